@@ -1,0 +1,69 @@
+// One thread's loop over descriptors, timers and posted functions.
+// `post` and `stop` may be called from any thread; everything else only from the loop's own thread or before `run`.
+// Callbacks may add and remove descriptors and timers, their own included.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/unique_fd.h"
+
+namespace kcoral {
+
+class EventLoop {
+ public:
+  using Callback = std::function<void()>;
+  /// Called with the epoll events that are ready (EPOLLIN, EPOLLOUT, EPOLLHUP, EPOLLERR).
+  using FdCallback = std::function<void(uint32_t events)>;
+  using TimerId = uint64_t;
+
+  static Result<std::unique_ptr<EventLoop>> create(Clock& clock = Clock::system());
+
+  /// Level-triggered. Requires: `fd` is open and not yet watched. The loop does not own it: `unwatch` before closing.
+  Status watch(int fd, uint32_t events, FdCallback callback);
+  void unwatch(int fd);
+
+  TimerId run_at(SteadyTime when, Callback callback);
+  TimerId run_after(std::chrono::nanoseconds delay, Callback callback) {
+    return run_at(clock_.now() + std::chrono::duration_cast<SteadyTime::duration>(delay), std::move(callback));
+  }
+  /// A timer that has run or was cancelled already is ignored.
+  void cancel(TimerId timer);
+
+  /// Runs `callback` on the loop's thread, in the order of posting.
+  void post(Callback callback);
+
+  /// Returns after `stop`.
+  void run();
+  void stop();
+
+  Clock& clock() const { return clock_; }
+
+ private:
+  explicit EventLoop(Clock& clock) : clock_(clock) {}
+  int next_timeout_ms() const;
+  void run_due_timers();
+  void run_posted();
+
+  Clock& clock_;
+  UniqueFd epoll_;
+  UniqueFd wakeup_;
+  std::unordered_map<int, std::shared_ptr<FdCallback>> watched_;
+  std::map<std::pair<SteadyTime, TimerId>, Callback> timers_;
+  std::unordered_map<TimerId, SteadyTime> timer_times_;
+  TimerId next_timer_ = 1;
+
+  std::mutex mutex_;
+  std::vector<Callback> posted_;  // guarded by mutex_
+  bool stopping_ = false;         // guarded by mutex_
+};
+
+}  // namespace kcoral

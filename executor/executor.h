@@ -1,0 +1,84 @@
+// One slot as the scheduler sees it: it takes a program, says what happens to it, and says how it ended.
+//
+// An Executor belongs to one EventLoop: every function is called and every event delivered on that loop's thread. For each
+// accepted `run` exactly one of `on_outcome` and `on_lost` follows, also when the executor process dies.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/memfd.h"
+#include "base/sha256.h"
+#include "base/uuid.h"
+#include "schema/outcome.h"
+
+namespace kcoral::executor {
+
+struct Assignment {
+  Uuid request_id;
+  int attempt = 1;
+  std::chrono::milliseconds timeout{};
+  uint64_t output_limit_bytes = 0;
+  int gpu_count = 1;
+  std::vector<int> devices;  // none on a CPU server
+  std::shared_ptr<const SealedMemory> program;
+  std::vector<std::pair<Digest, std::shared_ptr<const SealedMemory>>> blobs;  // distinct
+};
+
+/// How a run ended, ready to be stored: the answer's members are rendered, its parts are sealed and digested.
+struct RunReport {
+  schema::Outcome::Ending ending = schema::Outcome::Ending::kFailed;
+  std::string error_kind;     // wire name; of the failed instruction, or empty
+  std::string error_message;  // of the failed instruction; for kTimedOut and kCancelled what a person should know
+  std::string results_summary;  // JSON array of {"key","type","size"}
+  std::shared_ptr<const SealedMemory> outcome_members;  // schema::render_outcome_members; null unless completed or failed
+  std::vector<schema::Part> parts;
+  double elapsed_ms = 0;
+  double lease_wait_ms = 0;
+  double lease_held_ms = 0;
+};
+
+/// An audit record of a run: see store::AuditRecord, which has the same shape.
+struct RunRecord {
+  WallTime at;
+  std::string members;
+};
+
+struct ExecutorInfo {
+  std::string python;                           // path
+  std::map<std::string, std::string> versions;  // "python", and what is installed of torch, numpy, ...
+};
+
+class ExecutorEvents {
+ public:
+  virtual ~ExecutorEvents() = default;
+  /// The slot can take a program: at first, and again after each run once its processes are gone.
+  virtual void on_idle(const ExecutorInfo& info) = 0;
+  /// The program's runtime has it now; `pid` as the host sees it.
+  virtual void on_running(int pid) = 0;
+  virtual void on_records(std::vector<RunRecord> records) = 0;
+  virtual void on_outcome(RunReport report) = 0;
+  /// The executor died or broke; a run that it had is lost. It restarts itself (with a growing pause) and `on_idle` comes
+  /// again, unless `permanent`: then the environment is at fault and `reason` says what to do.
+  virtual void on_lost(std::string reason, bool permanent) = 0;
+};
+
+class Executor {
+ public:
+  virtual ~Executor() = default;
+  virtual const std::string& name() const = 0;
+  virtual void start(ExecutorEvents& events) = 0;
+  /// Requires: the last event was on_idle.
+  virtual void run(Assignment assignment) = 0;
+  /// Ends the running program; `on_outcome` follows with kCancelled unless it had ended already.
+  virtual void cancel(const Uuid& request_id) = 0;
+};
+
+}  // namespace kcoral::executor

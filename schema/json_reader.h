@@ -1,0 +1,79 @@
+// A strict pull parser over a JSON text that keeps what a tree would lose: the exact spelling of numbers, the order of
+// members, and doubled keys (which it refuses).
+//
+// It exists beside nlohmann/json because that library turns integers beyond 64 bits into doubles, refuses integers beyond
+// the range of a double, merges doubled keys, and cannot say where a value stood in the text. What kcoral writes itself is
+// built with nlohmann/json; what clients and runtimes send goes through here.
+//
+// Accepted: RFC 8259 in UTF-8 without a byte order mark; no NaN or Infinity; numbers finite once parsed as a double unless
+// they are integers; no unpaired surrogate escapes; no doubled keys in an object; nesting at most `depth_max`.
+// Not thread-safe; the text must outlive the reader.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/error.h"
+
+namespace kcoral::schema {
+
+enum class JsonType { kNull, kBoolean, kInteger, kNumber, kString, kArray, kObject };
+
+/// "null", "a boolean", "an integer", "a number", "a string", "an array", "an object".
+std::string_view describe(JsonType type);
+
+class JsonReader {
+ public:
+  JsonReader(std::string_view text, int depth_max) : text_(text), depth_max_(depth_max) {}
+
+  /// The type of the next value, without consuming it. Requires nothing; errors are kParse with a byte offset.
+  Result<JsonType> peek();
+
+  /// Each consumes one value of that type; another type or a malformed text is an error.
+  Status read_null();
+  Result<bool> read_boolean();
+  Result<std::string> read_string();
+  /// An integer's or number's exact spelling, e.g. "-0", "12e3", "123456789012345678901234567890".
+  Result<std::string_view> read_number_text();
+  /// Calls `member` with each key in order; it must consume exactly the member's value.
+  Status read_object(const std::function<Status(const std::string& key)>& member);
+  /// Calls `element` with each index; it must consume exactly the element.
+  Status read_array(const std::function<Status(size_t index)>& element);
+  /// Checks one value of any type throughout and returns its verbatim text, without surrounding white space.
+  Result<std::string_view> read_verbatim();
+
+  /// Succeeds if nothing but white space is left.
+  Status expect_end();
+
+  size_t offset() const { return offset_; }
+
+ private:
+  tl::unexpected<Error> error(std::string_view what) const;
+  void skip_space();
+  Status read_literal(std::string_view literal);
+  Status skip_value();
+  Status scan_string(std::string* unescaped);  // nullptr: check only
+
+  std::string_view text_;
+  int depth_max_;
+  int depth_ = 0;
+  size_t offset_ = 0;
+};
+
+/// Parses the decimal spelling of an integer; nullopt when it has a fraction or exponent or does not fit.
+std::optional<int64_t> integer_from(std::string_view number_text);
+
+/// `text` as a JSON string literal with its quotes; control characters escaped, the rest verbatim UTF-8.
+/// Requires: valid UTF-8.
+std::string json_quote(std::string_view text);
+
+/// Bytes of a program's output as valid UTF-8: what is malformed becomes U+FFFD (one for each maximal ill-formed
+/// subsequence, as Unicode recommends and Python's "replace" does).
+std::string utf8_with_replacement(std::string_view bytes);
+
+bool is_valid_utf8(std::string_view bytes);
+
+}  // namespace kcoral::schema

@@ -1,0 +1,190 @@
+// The store: every request from admission to outcome, every blob, every answer, and the audit of how it came about.
+//
+// It promises (ARCHITECTURE.md, "Durable means"): `admit` calls back only after the commit that admits; `finish` only after
+// the answer's content and the commit of the outcome are durable; after a kill at any moment nothing admitted is missing,
+// no request has two outcomes, and no more than its attempts were started.
+//
+// Store is thread-safe. Its functions return at once; callbacks run on the store's own threads and must not block. A
+// request's callbacks and notifications come in the order of its commits.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/memfd.h"
+#include "base/sha256.h"
+#include "base/uuid.h"
+#include "schema/outcome.h"
+#include "schema/program.h"
+#include "schema/state.h"
+
+namespace kcoral::store {
+
+/// A blob that came with a submission, hashed while it streamed in.
+struct StagedBlob {
+  Digest sha256;
+  std::shared_ptr<const SealedMemory> content;
+};
+
+struct Submission {
+  Uuid request_id;
+  std::string owner;   // the token's name; empty on a server without tokens
+  std::string client;  // for history, fairness and quotas
+  std::string peer;    // address
+  bool synchronous = true;
+  int max_attempts = 1;
+  std::string program_text;  // verbatim
+  Digest program_sha256;
+  schema::Program program;         // parse_program(program_text)
+  std::vector<StagedBlob> staged;  // distinct, each referenced by the program
+};
+
+struct Admission {
+  enum class Kind {
+    kAdmitted,   // a new request; its row is committed
+    kAttached,   // this id was admitted before with the same program by the same owner
+    kCacheMiss,  // `missing` are not held; nothing was recorded, but what was staged is kept
+  };
+  Kind kind = Kind::kAdmitted;
+  std::vector<Digest> missing;  // in program order
+};
+
+/// One started run of a request. Every later word about it must carry the same attempt, or it is refused.
+struct Fence {
+  Uuid request_id;
+  int attempt = 0;
+  auto operator<=>(const Fence&) const = default;
+};
+
+/// A request that was assigned to an executor, with all that it needs to run.
+struct Claim {
+  Fence fence;
+  int priority = 0;
+  int gpu_count = 1;
+  std::chrono::milliseconds timeout{};
+  uint64_t output_limit_bytes = 0;
+  std::shared_ptr<const SealedMemory> program;
+  std::vector<StagedBlob> blobs;     // distinct, in program order
+  std::chrono::microseconds queued{};  // from admission (or being queued again) to this claim
+};
+
+/// One audit record before the store numbers it: a JSON object text with "event" and its fields, without "seq" and "at".
+struct AuditRecord {
+  WallTime at;
+  std::string members;  // e.g. `"event":"instruction_started","index":0,"op":"upload","id":"m"`
+};
+
+/// The end of a request.
+struct Completion {
+  schema::State state = schema::State::kCompleted;  // terminal
+  std::shared_ptr<const schema::Answer> answer;
+  std::string reason;               // for the audit record "finished"
+  std::optional<Error> error;       // of the status document, when the answer is an error
+  std::string error_kind;           // wire name of the error's kind, also for a failed instruction; empty if none
+  std::string error_message;
+  std::string results_summary;      // JSON array of {"key","type","size"} for the status document
+  schema::OutcomeTimes times;
+  std::vector<AuditRecord> records;  // of the run, not yet appended; they come before "finished"
+};
+
+/// What a row says of a request.
+struct RequestRow {
+  Uuid request_id;
+  std::string owner;
+  std::string client;
+  schema::State state = schema::State::kQueued;
+  int priority = 0;
+  int attempt = 0;
+  int max_attempts = 1;
+  std::map<std::string, std::string> labels;
+  WallTime submitted_at{};
+  std::optional<WallTime> started_at;
+  std::optional<WallTime> finished_at;
+  std::string executor;
+  Digest program_sha256;
+  std::string error_kind;
+  std::string error_message;
+};
+
+struct Counts {
+  uint64_t queued = 0;
+  uint64_t in_progress = 0;  // assigned or running
+};
+
+struct StoreConfig {
+  std::string data_dir;
+  uint64_t blob_cache_bytes = limits::kBlobCacheBytesDefault;  // hot memory
+};
+
+class Store {
+ public:
+  virtual ~Store() = default;
+
+  using WatchId = uint64_t;
+  using AnswerPtr = std::shared_ptr<const schema::Answer>;
+
+  // --- gateway ---
+
+  /// Errors: kParse (a blob has not the length that a tensor demands), kConflict (the id is taken by another program or
+  /// owner), kBusy (disk full), kEngine.
+  virtual void admit(Submission submission, std::function<void(Result<Admission>)> done) = 0;
+
+  /// Calls `done` once with the answer, at once if the request is terminal already. kNotFound for an unknown id, kGone
+  /// when its artifacts were pruned.
+  virtual WatchId watch(const Uuid& request_id, std::function<void(Result<AnswerPtr>)> done) = 0;
+  /// After it returns, the watch's callback will not run (or has finished running).
+  virtual void unwatch(WatchId id) = 0;
+
+  /// Moves a request that is still queued to rejected with `answer`; otherwise changes nothing.
+  virtual void reject_if_queued(const Uuid& request_id, AnswerPtr answer, std::string reason) = 0;
+
+  // --- scheduler ---
+
+  /// `listener` runs whenever a request may have become claimable. Requires: set before `recover`.
+  virtual void set_work_listener(std::function<void()> listener) = 0;
+
+  /// Assigns the next queued request (priority, then submission order) to `executor`, durably; nullopt when none is queued.
+  /// A request whose blobs or program can no longer be read is finished as failed (engine) and passed over.
+  virtual void claim(std::string executor, std::function<void(Result<std::optional<Claim>>)> done) = 0;
+
+  /// assigned → running. Not waited for: it shares the next commit. `pid` is the runtime's, as the host sees it.
+  virtual void mark_running(const Fence& fence, int pid) = 0;
+
+  /// Appends to the request's audit, numbered in order; may come after the end of the request.
+  virtual void append_audit(const Fence& fence, std::vector<AuditRecord> records) = 0;
+
+  /// Ends the request. A stale fence or a terminal request is kConflict and changes nothing.
+  virtual void finish(const Fence& fence, Completion completion, std::function<void(Status)> done) = 0;
+
+  /// Its executor or server died under it: queued again if attempts are left, else interrupted with an engine error that
+  /// says `reason`.
+  virtual void abandon(const Fence& fence, std::string reason, std::function<void(Status)> done) = 0;
+
+  // --- start and look-ups ---
+
+  /// On start, before anything is claimed and once every executor of an earlier server is gone: what was assigned or
+  /// running is abandoned with a reason, leftovers of half-written content are swept, audit records not yet copied are.
+  virtual Status recover() = 0;
+
+  virtual Counts counts() const = 0;
+  virtual Result<std::optional<RequestRow>> find(const Uuid& request_id) = 0;
+  /// The request's audit records in order, each a JSON object with "seq", "at" and "event". Blocks.
+  virtual Result<std::vector<std::string>> audit(const Uuid& request_id) = 0;
+
+  /// Waits until everything accepted so far is committed, then stops the threads. Callbacks have all run.
+  virtual void close() = 0;
+};
+
+/// Opens or creates the data directory (mode 0700) and takes its lock; kEnvironment with one clear line if it cannot be
+/// written or another server holds it.
+Result<std::unique_ptr<Store>> open_store(const StoreConfig& config, Clock& clock);
+
+}  // namespace kcoral::store
