@@ -1,0 +1,109 @@
+#include "scheduler/scheduler.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+
+namespace kcoral::scheduler {
+
+// After the store failed to answer a claim (a full disk, say): often enough to go on soon, seldom enough not to spin.
+constexpr auto kClaimRetry = std::chrono::seconds(1);
+
+Scheduler::Scheduler(std::vector<std::unique_ptr<executor::Executor>> executors, store::Store& store, EventLoop& loop,
+                     SchedulerConfig config)
+    : store_(store), loop_(loop) {
+  KCORAL_CHECK(!executors.empty());
+  for (auto& executor : executors) {
+    slots_.push_back(std::make_unique<Slot>(std::move(executor), store, loop, *this, config.response_bytes_max));
+  }
+  store_.set_work_listener([this] {
+    loop_.post([this] {
+      if (started_) dispatch();
+    });
+  });
+}
+
+void Scheduler::start(ReadyCallback ready) {
+  ready_ = std::move(ready);
+  for (auto& slot : slots_) slot->start();
+}
+
+void Scheduler::drain(std::chrono::milliseconds grace, std::function<void()> drained) {
+  draining_ = true;
+  drained_ = std::move(drained);
+  loop_.run_after(grace, [this] {
+    for (auto& slot : slots_) slot->abandon("the server was stopped while it ran");
+  });
+  check_drained();
+}
+
+void Scheduler::on_slot_changed() {
+  report_ready_once();
+  if (draining_) return check_drained();
+  if (started_) dispatch();
+}
+
+void Scheduler::on_slot_broken(const std::string& slot, const std::string& reason) {
+  spdlog::error("{} is given up: {}", slot, reason);
+  if (ready_) std::exchange(ready_, nullptr)(fail(ErrorKind::kEnvironment, "{}", reason));
+}
+
+void Scheduler::report_ready_once() {
+  if (!ready_) return;
+  const bool all_idle =
+      std::all_of(slots_.begin(), slots_.end(), [](const auto& slot) { return slot->state() == Slot::State::kIdle; });
+  if (!all_idle) return;
+  started_ = true;
+  std::exchange(ready_, nullptr)(slots_.front()->info());
+}
+
+void Scheduler::dispatch() {
+  if (draining_) return;
+  const uint64_t queued = store_.counts().queued;
+  for (auto& slot : slots_) {
+    // A claim that is on its way takes one of the queued requests.
+    if (claims_pending_ >= queued) return;
+    if (slot->state() == Slot::State::kIdle) claim_for(*slot);
+  }
+}
+
+void Scheduler::claim_for(Slot& slot) {
+  slot.begin_claim();
+  ++claims_pending_;
+  store_.claim(slot.name(), [this, &slot](Result<std::optional<store::Claim>> result) {
+    loop_.post([this, &slot, result = std::move(result)]() mutable { on_claim_result(slot, std::move(result)); });
+  });
+}
+
+void Scheduler::on_claim_result(Slot& slot, Result<std::optional<store::Claim>> result) {
+  --claims_pending_;
+  if (result && result->has_value()) {
+    slot.on_claimed(std::move(**result));
+  } else {
+    slot.on_nothing_claimed();
+  }
+  if (!result) {
+    spdlog::error("cannot take a request from the queue: {}", result.error().message);
+    if (!std::exchange(retry_armed_, true)) {
+      loop_.run_after(kClaimRetry, [this] {
+        retry_armed_ = false;
+        dispatch();
+      });
+    }
+    return;
+  }
+  if (draining_) return check_drained();
+  dispatch();
+}
+
+void Scheduler::check_drained() {
+  if (!drained_ || claims_pending_ > 0) return;
+  for (const auto& slot : slots_) {
+    if (slot->state() == Slot::State::kRunning || slot->commits_pending() > 0) return;
+  }
+  // Not from inside a slot's own callback: whoever drains may take the scheduler down.
+  loop_.post(std::exchange(drained_, nullptr));
+}
+
+}  // namespace kcoral::scheduler

@@ -1,0 +1,82 @@
+// One executor and the request that it has: from the claim to the commit of the outcome.
+//
+// A slot promises that every claim given to it ends in the store exactly once: finished with the executor's report, or
+// abandoned when the executor was lost. It belongs to the scheduler's loop thread.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/event_loop.h"
+#include "executor/executor.h"
+#include "store/store.h"
+
+namespace kcoral::scheduler {
+
+/// What a slot tells its scheduler.
+class SlotOwner {
+ public:
+  virtual ~SlotOwner() = default;
+  virtual void on_slot_changed() = 0;
+  virtual void on_slot_broken(const std::string& slot, const std::string& reason) = 0;
+};
+
+class Slot final : public executor::ExecutorEvents {
+ public:
+  enum class State {
+    kStarting,  // its executor is not ready yet, or being rebuilt
+    kIdle,
+    kClaiming,  // asked the store for a request
+    kRunning,   // has a request whose outcome is not known
+    kClearing,  // the outcome is known; the program's processes are being ended
+    kBroken,    // the environment is at fault; it will not come back
+  };
+
+  Slot(std::unique_ptr<executor::Executor> executor, store::Store& store, EventLoop& loop, SlotOwner& owner,
+       uint64_t response_bytes_max);
+
+  void start() { executor_->start(*this); }
+  State state() const { return state_; }
+  const std::string& name() const { return executor_->name(); }
+  const executor::ExecutorInfo& info() const { return info_; }
+  /// Outcomes handed to the store whose commit is not confirmed yet.
+  int commits_pending() const { return commits_pending_; }
+
+  /// Requires: idle. `on_claimed` or `on_nothing_claimed` follows.
+  void begin_claim();
+  void on_nothing_claimed();
+  void on_claimed(store::Claim claim);
+
+  /// Gives a running request up, so that the store requeues or interrupts it; its executor goes down with the server.
+  void abandon(const std::string& reason);
+
+  void on_idle(const executor::ExecutorInfo& info) override;
+  void on_running(int pid) override;
+  void on_records(std::vector<executor::RunRecord> records) override;
+  void on_outcome(executor::RunReport report) override;
+  void on_lost(std::string reason, bool permanent) override;
+
+ private:
+  void move_to(State state);
+  void flush_records();
+  std::vector<store::AuditRecord> take_records();
+  std::function<void(Status)> commit_callback(const char* what);
+
+  std::unique_ptr<executor::Executor> executor_;
+  store::Store& store_;
+  EventLoop& loop_;
+  SlotOwner& owner_;
+  uint64_t response_bytes_max_;
+
+  State state_ = State::kStarting;
+  executor::ExecutorInfo info_;
+  std::optional<store::Fence> fence_;  // of the request it has, or had last: late records go to it
+  std::chrono::microseconds queued_{};
+  std::vector<store::AuditRecord> records_;  // not yet given to the store
+  std::optional<EventLoop::TimerId> flush_timer_;
+  int commits_pending_ = 0;
+};
+
+}  // namespace kcoral::scheduler

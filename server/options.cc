@@ -1,0 +1,168 @@
+#include "server/options.h"
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+#include <sstream>
+
+namespace kcoral::server {
+namespace {
+
+constexpr char kFooter[] = R"(
+Examples:
+  kcoral server --num-workers 4 --data-dir /var/lib/kcoral
+  kcoral server --host 0.0.0.0 --port 8000 --preload numpy --python /opt/venv/bin/python3
+
+Stopping: SIGTERM or Ctrl-C takes no new programs (they get 503), finishes what runs within
+--shutdown-grace-seconds, keeps what is queued for the next start and exits with 0. A second signal ends it at once.)";
+
+std::string default_data_dir() {
+  if (::geteuid() == 0) return "/var/lib/kcoral";
+  if (const char* state = std::getenv("XDG_STATE_HOME"); state != nullptr && *state == '/') {
+    return std::string(state) + "/kcoral";
+  }
+  const char* home = std::getenv("HOME");
+  return std::string(home != nullptr ? home : ".") + "/.local/state/kcoral";
+}
+
+/// What CLI11 fills in before it becomes ServerOptions.
+struct RawOptions {
+  std::string device = "cpu";
+  std::vector<std::string> environment;
+  uint64_t worker_wait_seconds = limits::kWorkerWait.count();
+  uint64_t shutdown_grace_seconds = limits::kShutdownGrace.count();
+};
+
+void add_service_options(CLI::App& app, ServerOptions& options, RawOptions& raw) {
+  const std::string group = "Service";
+  app.add_option("--device", raw.device, "What programs run on: cpu")
+      ->envname("KCORAL_SERVER_DEVICE")
+      ->check(CLI::IsMember({"cpu"}))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--num-workers", options.slots, "How many programs run at once")
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--data-dir", options.data_dir, "Where the queue, blobs, answers and audit records are kept")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--host", options.host, "Address to listen on; 0.0.0.0 for every interface")
+      ->envname("KCORAL_SERVER_HOST")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--port", options.port, "Port to listen on; 0 picks a free one, which the ready line shows")
+      ->envname("KCORAL_SERVER_PORT")
+      ->check(CLI::Range(0, 65535))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--allowed-host", options.allowed_hosts,
+                 "A Host header that a server bound to loopback accepts besides loopback names; may be repeated")
+      ->group(group);
+  app.add_option("--shutdown-grace-seconds", raw.shutdown_grace_seconds,
+                 "How long running programs may go on after SIGTERM")
+      ->check(CLI::Range(0, 86400))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--log-level", options.log_level, "debug, info, warn or error")
+      ->check(CLI::IsMember({"debug", "info", "warn", "error"}))
+      ->capture_default_str()
+      ->group(group);
+}
+
+void add_program_options(CLI::App& app, ServerOptions& options, RawOptions& raw) {
+  const std::string group = "Programs";
+  app.add_option("--python", options.python,
+                 "Interpreter that runs programs, 3.10 or newer "
+                 "[default: the first python3 on PATH that the sandbox user can run]")
+      ->group(group);
+  app.add_option("--preload", options.preload, "Modules imported once and shared by all programs, e.g. numpy,torch")
+      ->delimiter(',')
+      ->group(group);
+  app.add_option("--env", raw.environment, "NAME=VALUE in every program's environment; may be repeated")->group(group);
+  app.add_option("--expose", options.read_only_paths,
+                 "A host path that programs may read at the same place, e.g. a model directory; may be repeated")
+      ->check(CLI::ExistingPath)
+      ->group(group);
+  app.add_option("--sandbox-user", options.sandbox_user,
+                 "Unprivileged user that programs run as when the server is root "
+                 "[default: kcoral if it exists, else nobody]")
+      ->group(group);
+  app.add_option("--max-timeout-seconds", options.timeout_seconds_max, "Longest deadline that a program may ask for")
+      ->check(CLI::Range(1.0, 7 * 86400.0))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--max-output-bytes", options.output_limit_bytes_max,
+                 "Most bytes kept of each of stdout and stderr, whatever a program asks for")
+      ->capture_default_str()
+      ->group(group);
+}
+
+void add_limit_options(CLI::App& app, ServerOptions& options, RawOptions& raw) {
+  const std::string group = "Limits";
+  app.add_option("--max-request-bytes", options.request_bytes_max, "Largest request body")
+      ->check(CLI::Range(uint64_t{1024}, uint64_t{1} << 40))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--max-response-bytes", options.response_bytes_max, "Largest answer")
+      ->check(CLI::Range(uint64_t{1024}, uint64_t{1} << 40))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--cache-capacity-bytes", options.blob_cache_bytes, "Memory for uploaded content that is kept hot")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--worker-wait-timeout-seconds", raw.worker_wait_seconds,
+                 "How long a synchronous request may wait for a free worker")
+      ->check(CLI::Range(1, 7 * 86400))
+      ->capture_default_str()
+      ->group(group);
+}
+
+bool is_managed(const std::string& name) { return name == "KCORAL_DIR" || name == "CUDA_VISIBLE_DEVICES"; }
+
+/// Throws CLI::ValidationError, which CLI11 turns into a message and an exit code.
+void settle(ServerOptions& options, const RawOptions& raw) {
+  for (const std::string& assignment : raw.environment) {
+    const size_t equals = assignment.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      throw CLI::ValidationError("--env", "'" + assignment + "' is not NAME=VALUE");
+    }
+    const std::string name = assignment.substr(0, equals);
+    if (is_managed(name)) throw CLI::ValidationError("--env", name + " is set by the server for each program");
+    options.environment[name] = assignment.substr(equals + 1);
+  }
+  options.worker_wait = std::chrono::seconds(raw.worker_wait_seconds);
+  options.shutdown_grace = std::chrono::seconds(raw.shutdown_grace_seconds);
+}
+
+}  // namespace
+
+CommandLine parse_command_line(int argc, const char* const* argv) {
+  CommandLine command;
+  RawOptions raw;
+  command.server.data_dir = default_data_dir();
+
+  CLI::App app("kcoral runs self-contained experiments on shared machines.", "kcoral");
+  app.set_version_flag("--version", "kcoral " KCORAL_VERSION);
+  app.require_subcommand(1);
+  CLI::App* server = app.add_subcommand("server", "Run the service: take programs over HTTP, run each in a fresh "
+                                                  "sandboxed process, keep every outcome");
+  server->footer(kFooter);
+  add_service_options(*server, command.server, raw);
+  add_program_options(*server, command.server, raw);
+  add_limit_options(*server, command.server, raw);
+  try {
+    app.parse(argc, argv);
+    settle(command.server, raw);
+    command.run_server = true;
+  } catch (const CLI::ParseError& error) {
+    std::ostringstream out;
+    std::ostringstream complaint;
+    command.exit_code = app.exit(error, out, complaint) == 0 ? 0 : 2;
+    command.text = out.str() + complaint.str();
+  }
+  return command;
+}
+
+}  // namespace kcoral::server

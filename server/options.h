@@ -1,0 +1,47 @@
+// The server's settings as an operator gives them: flags, and the environment variables of contract section 11.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "schema/limits.h"
+
+namespace kcoral::server {
+
+struct ServerOptions {
+  std::string host = "127.0.0.1";
+  uint16_t port = 8000;
+  uint32_t slots = 1;
+  std::string data_dir;  // never empty after parsing
+  std::string python;    // empty: look for one
+  std::vector<std::string> preload;
+  std::string sandbox_user;  // empty: "kcoral" if there is such a user, else "nobody"; only when the server is root
+  std::map<std::string, std::string> environment;
+  std::vector<std::string> read_only_paths;
+  std::vector<std::string> allowed_hosts;
+
+  uint64_t request_bytes_max = limits::kRequestBytesMax;
+  uint64_t response_bytes_max = limits::kResponseBytesMax;
+  uint64_t blob_cache_bytes = limits::kBlobCacheBytesDefault;
+  double timeout_seconds_max = limits::kTimeoutSecondsMax;
+  uint64_t output_limit_bytes_max = limits::kOutputLimitBytesMax;
+  std::chrono::seconds worker_wait = limits::kWorkerWait;
+  std::chrono::seconds shutdown_grace = limits::kShutdownGrace;
+  std::string log_level = "info";
+};
+
+/// What a command line asks for: to run the server, or only to print a text and exit.
+struct CommandLine {
+  bool run_server = false;
+  ServerOptions server;
+  std::string text;  // help, version or a complaint; for standard output when exit_code is 0, else standard error
+  int exit_code = 0;
+};
+
+CommandLine parse_command_line(int argc, const char* const* argv);
+
+}  // namespace kcoral::server

@@ -1,0 +1,226 @@
+#include "server/server.h"
+
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <memory>
+#include <utility>
+
+#include "base/event_loop.h"
+#include "base/log.h"
+#include "executor/python_finder.h"
+#include "executor/remote_executor.h"
+#include "gateway/gateway.h"
+#include "scheduler/scheduler.h"
+#include "server/identity.h"
+#include "server/old_executors.h"
+#include "store/store.h"
+
+namespace kcoral::server {
+namespace {
+
+/// Every connection, blob and executor is a descriptor: take what the system allows.
+void raise_descriptor_limit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+UniqueFd block_signals() {
+  ::signal(SIGPIPE, SIG_IGN);
+  sigset_t stop;
+  sigemptyset(&stop);
+  sigaddset(&stop, SIGTERM);
+  sigaddset(&stop, SIGINT);
+  ::pthread_sigmask(SIG_BLOCK, &stop, nullptr);
+  return UniqueFd(::signalfd(-1, &stop, SFD_CLOEXEC | SFD_NONBLOCK));
+}
+
+class Server {
+ public:
+  explicit Server(const ServerOptions& options) : options_(options) {}
+
+  /// Returns once the service has been stopped, or with the reason why it could not start.
+  Status run(UniqueFd signals);
+
+ private:
+  Status prepare();
+  Status start_parts();
+  std::vector<std::unique_ptr<executor::Executor>> make_executors();
+  gateway::GatewayConfig gateway_config() const;
+  gateway::HealthFacts health() const;
+  void on_ready(Result<executor::ExecutorInfo> info);
+  void on_signal(int signals);
+  void begin_stop();
+
+  const ServerOptions& options_;
+  Clock& clock_ = Clock::system();
+  const Uuid instance_id_ = Uuid::random();
+  const WallTime started_at_ = clock_.wall_now();
+  Identity identity_;
+  executor::PythonChoice python_;
+  executor::SandboxFacts sandbox_;
+
+  // Destroyed in reverse: the gateway and the scheduler use the store, the scheduler's executors use the loop.
+  std::unique_ptr<EventLoop> loop_;
+  std::unique_ptr<store::Store> store_;
+  std::unique_ptr<scheduler::Scheduler> scheduler_;
+  std::unique_ptr<gateway::Gateway> gateway_;
+
+  mutable std::mutex health_mutex_;
+  std::map<std::string, std::string> versions_;  // guarded by health_mutex_
+  bool ready_ = false;                           // guarded by health_mutex_
+  bool stopping_ = false;
+  std::optional<Error> startup_error_;
+};
+
+Status Server::run(UniqueFd signals) {
+  auto loop = EventLoop::create(clock_);
+  if (!loop) return fail(loop.error());
+  loop_ = std::move(*loop);
+  const int signal_fd = signals.get();
+  if (auto watched = loop_->watch(signal_fd, EPOLLIN, [=, this](uint32_t) { on_signal(signal_fd); }); !watched) {
+    return watched;
+  }
+  if (auto prepared = prepare(); !prepared) return prepared;
+  if (auto started = start_parts(); !started) return started;
+  loop_->run();
+
+  gateway_->release_waiting();
+  gateway_->stop();
+  store_->close();
+  scheduler_.reset();
+  if (startup_error_) return fail(*startup_error_);
+  return {};
+}
+
+Status Server::prepare() {
+  auto identity = sandbox_identity(options_.sandbox_user);
+  if (!identity) return fail(identity.error());
+  identity_ = *identity;
+  auto python = executor::find_python(options_.python, identity_.uid, identity_.gid);
+  if (!python) return fail(python.error());
+  python_ = *python;
+  auto sandbox = executor::check_sandbox(identity_.uid, identity_.gid);
+  if (!sandbox) return fail(sandbox.error());
+  sandbox_ = *sandbox;
+  return {};
+}
+
+Status Server::start_parts() {
+  auto opened = store::open_store({options_.data_dir, options_.blob_cache_bytes}, clock_);
+  if (!opened) return fail(opened.error());
+  store_ = std::move(*opened);
+  if (auto gone = wait_for_old_executors(options_.data_dir, limits::kSlotStart); !gone) return gone;
+  scheduler_ = std::make_unique<scheduler::Scheduler>(make_executors(), *store_, *loop_,
+                                                      scheduler::SchedulerConfig{options_.response_bytes_max});
+  if (auto recovered = store_->recover(); !recovered) return recovered;
+  auto gateway = gateway::Gateway::start(gateway_config(), *store_, clock_, [this] { return health(); });
+  if (!gateway) return fail(gateway.error());
+  gateway_ = std::move(*gateway);
+  scheduler_->start([this](Result<executor::ExecutorInfo> info) { on_ready(std::move(info)); });
+  return {};
+}
+
+std::vector<std::unique_ptr<executor::Executor>> Server::make_executors() {
+  std::vector<std::unique_ptr<executor::Executor>> executors;
+  for (uint32_t slot = 0; slot < options_.slots; ++slot) {
+    executor::ExecutorConfig config;
+    config.name = fmt::format("executor-{}", slot);
+    config.lock_path = executor_lock_path(options_.data_dir, slot);
+    config.python = python_;
+    config.preload = options_.preload;
+    config.uid = identity_.uid;
+    config.gid = identity_.gid;
+    config.environment = options_.environment;
+    config.read_only_paths = options_.read_only_paths;
+    executors.push_back(executor::make_remote_executor(std::move(config), *loop_));
+  }
+  return executors;
+}
+
+gateway::GatewayConfig Server::gateway_config() const {
+  gateway::GatewayConfig config;
+  config.host = options_.host;
+  config.port = options_.port;
+  config.request_bytes_max = options_.request_bytes_max;
+  config.allowed_hosts = options_.allowed_hosts;
+  config.worker_wait = options_.worker_wait;
+  config.bounds.timeout_seconds_max = options_.timeout_seconds_max;
+  config.bounds.output_limit_bytes_max = options_.output_limit_bytes_max;
+  return config;
+}
+
+gateway::HealthFacts Server::health() const {
+  const store::Counts counts = store_->counts();
+  gateway::HealthFacts facts;
+  facts.instance_id = instance_id_.str();
+  facts.started_at = started_at_;
+  facts.request_capacity = options_.slots;
+  facts.requests_in_progress = counts.in_progress;
+  facts.requests_waiting = counts.queued;
+  const std::lock_guard lock(health_mutex_);
+  facts.status = ready_ ? "ok" : "starting";
+  facts.versions = versions_;
+  facts.versions["kcoral"] = KCORAL_VERSION;
+  return facts;
+}
+
+void Server::on_ready(Result<executor::ExecutorInfo> info) {
+  if (!info) {
+    startup_error_ = info.error();
+    return loop_->stop();
+  }
+  {
+    const std::lock_guard lock(health_mutex_);
+    versions_ = info->versions;
+    ready_ = true;
+  }
+  fmt::print("kcoral {} ready at {} · {} worker{} · Python {} ({}: {}) · sandbox {} as user {} · data in {}\n",
+             KCORAL_VERSION, gateway_->url(), options_.slots, options_.slots == 1 ? "" : "s", python_.version,
+             python_.path, python_.why, sandbox_.description, identity_.name, options_.data_dir);
+  std::fflush(stdout);
+}
+
+void Server::on_signal(int signals) {
+  signalfd_siginfo received;
+  while (::read(signals, &received, sizeof received) == sizeof received) {
+    const int number = static_cast<int>(received.ssi_signo);
+    // Executors end with their channel, and the next start recovers what they ran.
+    if (stopping_) ::_exit(128 + number);
+    begin_stop();
+  }
+}
+
+void Server::begin_stop() {
+  stopping_ = true;
+  const store::Counts counts = store_->counts();
+  spdlog::info("stopping: {} running, at most {} s to finish; {} queued, kept for the next start", counts.in_progress,
+               options_.shutdown_grace.count(), counts.queued);
+  {
+    const std::lock_guard lock(health_mutex_);
+    ready_ = false;
+  }
+  gateway_->stop_admitting();
+  scheduler_->drain(options_.shutdown_grace, [this] { loop_->stop(); });
+}
+
+}  // namespace
+
+int run_server(const ServerOptions& options) {
+  start_log("server");
+  spdlog::set_level(spdlog::level::from_str(options.log_level));
+  raise_descriptor_limit();
+  UniqueFd signals = block_signals();
+  Server server(options);
+  const Status status = server.run(std::move(signals));
+  if (status) return 0;
+  fmt::print(stderr, "kcoral server: {}\n", status.error().message);
+  return 1;
+}
+
+}  // namespace kcoral::server
