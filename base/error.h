@@ -71,7 +71,6 @@ tl::unexpected<Error> fail_errno(std::string_view call, std::string_view subject
 /// A broken invariant of our own code: says which and where, then aborts. Stays on in every build.
 [[noreturn]] void invariant_broken(const char* expression, const char* file, int line);
 
-#define KCORAL_CHECK(expression) \
-  ((expression) ? void(0) : ::kcoral::invariant_broken(#expression, __FILE__, __LINE__))
+#define KCORAL_CHECK(expression) ((expression) ? void(0) : ::kcoral::invariant_broken(#expression, __FILE__, __LINE__))
 
 }  // namespace kcoral

@@ -1,7 +1,7 @@
 // One slot as the scheduler sees it: it takes a program, says what happens to it, and says how it ended.
 //
-// An Executor belongs to one EventLoop: every function is called and every event delivered on that loop's thread. For each
-// accepted `run` exactly one of `on_outcome` and `on_lost` follows, also when the executor process dies.
+// An Executor belongs to one EventLoop: every function is called and every event delivered on that loop's thread. For
+// each accepted `run` exactly one of `on_outcome` and `on_lost` follows, also when the executor process dies.
 #pragma once
 
 #include <chrono>
@@ -35,10 +35,11 @@ struct Assignment {
 /// How a run ended, ready to be stored: the answer's members are rendered, its parts are sealed and digested.
 struct RunReport {
   schema::Outcome::Ending ending = schema::Outcome::Ending::kFailed;
-  std::string error_kind;     // wire name; of the failed instruction, or empty
-  std::string error_message;  // of the failed instruction; for kTimedOut and kCancelled what a person should know
+  std::string error_kind;       // wire name; of the failed instruction, or empty
+  std::string error_message;    // of the failed instruction; for kTimedOut and kCancelled what a person should know
   std::string results_summary;  // JSON array of {"key","type","size"}
-  std::shared_ptr<const SealedMemory> outcome_members;  // schema::render_outcome_members; null unless completed or failed
+  std::shared_ptr<const SealedMemory>
+      outcome_members;  // schema::render_outcome_members; null unless completed or failed
   std::vector<schema::Part> parts;
   double elapsed_ms = 0;
   double lease_wait_ms = 0;
@@ -61,12 +62,12 @@ class ExecutorEvents {
   virtual ~ExecutorEvents() = default;
   /// The slot can take a program: at first, and again after each run once its processes are gone.
   virtual void on_idle(const ExecutorInfo& info) = 0;
-  /// The program's runtime has it now; `pid` as the host sees it.
+  /// The program's runtime has it now; `pid` as the host sees it (0 if it was gone before it could be asked for).
   virtual void on_running(int pid) = 0;
   virtual void on_records(std::vector<RunRecord> records) = 0;
   virtual void on_outcome(RunReport report) = 0;
-  /// The executor died or broke; a run that it had is lost. It restarts itself (with a growing pause) and `on_idle` comes
-  /// again, unless `permanent`: then the environment is at fault and `reason` says what to do.
+  /// The executor died or broke; a run that it had is lost. It restarts itself (with a growing pause) and `on_idle`
+  /// comes again, unless `permanent`: then the environment is at fault and `reason` says what to do.
   virtual void on_lost(std::string reason, bool permanent) = 0;
 };
 

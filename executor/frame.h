@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/error.h"
@@ -34,9 +35,20 @@ Result<SocketPair> make_frame_sockets();
 /// kEngine when the peer is gone or the frame is too large.
 Status send_frame(int socket, const nlohmann::json& body, const std::vector<int>& fds = {});
 
+/// The bytes of a frame's packet; kEngine when they are too many. Text that is not UTF-8 is replaced, never an error.
+Result<std::string> render_frame(const nlohmann::json& body);
+
+/// kFull: the socket is; it becomes writable when the peer reads. kTooManyInFlight: the kernel carries as many
+/// descriptors for this user as it may; there is no event for the end of that, so try again later.
+enum class Sent { kSent, kFull, kTooManyInFlight };
+
+/// Sends one rendered frame without waiting; kEngine when the peer is gone.
+Result<Sent> try_send_packet(int socket, std::string_view packet, const std::vector<int>& fds);
+
 enum class Received { kFrame, kNothing, kClosed };
 
 /// Takes the next frame without waiting. kEngine: the packet was no frame (malformed, too long, too many descriptors).
+/// What a peer sent before it closed or died is received before kClosed. An empty packet cannot be told from the end.
 Result<Received> receive_frame(int socket, Frame& frame);
 
 /// Parses a packet's bytes; the part of `receive_frame` that a fuzzer drives.

@@ -11,7 +11,8 @@
 
 namespace kcoral::scheduler {
 
-/// Contract section 5. An answer whose body would pass `response_bytes_max` becomes `response_too_large` (state failed).
+/// Contract section 5. An answer whose body would pass `response_bytes_max` becomes `response_too_large` (state
+/// failed).
 store::Completion make_completion(const Uuid& request_id, std::chrono::microseconds queued,
                                   const executor::RunReport& report, uint64_t response_bytes_max);
 

@@ -23,7 +23,7 @@ struct SchedulerConfig {
   uint64_t response_bytes_max = limits::kResponseBytesMax;
 };
 
-class Scheduler final : private SlotOwner {
+class Scheduler final : public SlotOwner {
  public:
   /// Runs once: when every slot is ready, or when the environment keeps one from ever being so.
   using ReadyCallback = std::function<void(Result<executor::ExecutorInfo>)>;
@@ -54,7 +54,7 @@ class Scheduler final : private SlotOwner {
   std::vector<std::unique_ptr<Slot>> slots_;
   ReadyCallback ready_;
   std::function<void()> drained_;
-  bool started_ = false;   // every slot was ready once
+  bool started_ = false;  // every slot was ready once
   bool draining_ = false;
   bool retry_armed_ = false;
   uint64_t claims_pending_ = 0;

@@ -21,7 +21,8 @@ const Dtype* find_dtype(std::string_view name);
 /// All names, separated by spaces, for messages.
 std::string_view dtype_names();
 
-/// Bytes of a dense tensor; nullopt when the product overflows 63 bits.
+/// Bytes of a dense tensor; nullopt when the product overflows 63 bits. Dimensions of 0 are left out of that check, so
+/// that it does not depend on their order and NumPy and PyTorch can make whatever passes it.
 std::optional<uint64_t> tensor_bytes(const Dtype& dtype, const std::vector<uint64_t>& shape);
 
 }  // namespace kcoral::schema

@@ -84,10 +84,10 @@ std::string render_result_document(bool completed, const Uuid& request_id, const
 /// Immutable once built, so it may be shared between threads.
 struct Answer {
   int http_status = 200;
-  std::string document;        // JSON
-  std::vector<Part> parts;     // empty: the body is `document` alone
-  std::string boundary;        // set exactly when there are parts
-  int retry_after_seconds = 0; // 0: no such header
+  std::string document;         // JSON
+  std::vector<Part> parts;      // empty: the body is `document` alone
+  std::string boundary;         // set exactly when there are parts
+  int retry_after_seconds = 0;  // 0: no such header
 
   std::string content_type() const;
   uint64_t body_bytes() const;

@@ -96,8 +96,8 @@ struct Program {
   std::vector<BlobLength> tensor_lengths;
 };
 
-/// Parses and checks `text`. Every violation is kParse with a message that names the instruction (by index and id) and the
-/// field, e.g. `instructions[3] (upload "x"): field "dtype": "float15" is none of bool uint8 ...`.
+/// Parses and checks `text`. Every violation is kParse with a message that names the instruction (by index and id) and
+/// the field, e.g. `instructions[3] (upload "x"): field "dtype": "float15" is none of bool uint8 ...`.
 Result<Program> parse_program(std::string_view text, const ProgramBounds& bounds);
 
 /// Checks that `blob` has the length that each tensor upload of it demands.

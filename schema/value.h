@@ -1,10 +1,11 @@
 // Returned values: from the form in which a runtime hands them over to the form of the wire (contract section 4).
 //
-// A runtime is part of the program's own process, so nothing that it says is believed: types, fields, nesting, digests and
-// lengths are all checked here, and digests are computed here.
+// A runtime is part of the program's own process, so nothing that it says is believed: types, fields, nesting, digests
+// and lengths are all checked here, and digests are computed here.
 //
-// The runtime's form differs from the wire's in one way: a bytes, file or tensor value has `"part": k`, an index into the
-// extents that came with it, and no "sha256".
+// The runtime's form differs from the wire's in one way: a bytes, file or tensor value has `"part": k`, an index into
+// the extents that came with it, and no "sha256". Members stand in the order in which section 4 writes them, "type"
+// first.
 #pragma once
 
 #include <cstdint>
@@ -33,9 +34,9 @@ struct Part {
 };
 
 /// Checks `runtime_text`, computes digests and rewrites it for the wire. `extents` are the pieces that its part indices
-/// refer to: each exactly once, in ascending order, inside its memory. Appends to `parts`, which holds the parts of the
-/// returns before; numbers go on from its size. An error (kEngine) means that the runtime sent no value: nothing was
-/// appended.
+/// refer to: each exactly once, in ascending order, inside its memory, and together no longer than it, so that the work
+/// is bounded by what was sent. Appends to `parts`, which holds the parts of the returns before; numbers go on from its
+/// size. An error (kEngine) means that the runtime sent no value: nothing was appended.
 Result<std::string> wire_value(std::string_view runtime_text, const std::vector<Extent>& extents,
                                std::vector<Part>& parts);
 

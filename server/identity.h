@@ -15,8 +15,8 @@ struct Identity {
   std::string name;
 };
 
-/// For a server that is root: `wanted`, or the user kcoral if there is one, else nobody. For any other server: the server's
-/// own user, and a `wanted` that differs is an error.
+/// For a server that is root: `wanted`, or the user kcoral if there is one, else nobody. For any other server: the
+/// server's own user, and a `wanted` that differs is an error.
 Result<Identity> sandbox_identity(const std::string& wanted);
 
 }  // namespace kcoral::server

@@ -26,7 +26,8 @@ Status wait_for_lock(const std::string& path, SteadyTime until) {
   while (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) return fail_errno("flock", path);
     if (Clock::system().now() >= until) {
-      return fail(ErrorKind::kEnvironment, "an executor of an earlier server still runs (it holds {}); end it first", path);
+      return fail(ErrorKind::kEnvironment, "an executor of an earlier server still runs (it holds {}); end it first",
+                  path);
     }
     if (!std::exchange(said, true)) spdlog::info("waiting for an executor of an earlier server to end ({})", path);
     std::this_thread::sleep_for(kPoll);

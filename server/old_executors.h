@@ -11,8 +11,8 @@ namespace kcoral::server {
 /// The file that the executor of a slot holds locked while it lives.
 std::string executor_lock_path(const std::string& data_dir, uint32_t slot);
 
-/// Makes the directory of the lock files and waits until none of those in it is held. Says in the log what it waits for;
-/// kEnvironment when one is still held after `limit`.
+/// Makes the directory of the lock files and waits until none of those in it is held. Says in the log what it waits
+/// for; kEnvironment when one is still held after `limit`.
 Status wait_for_old_executors(const std::string& data_dir, std::chrono::seconds limit);
 
 }  // namespace kcoral::server

@@ -146,8 +146,9 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   CLI::App app("kcoral runs self-contained experiments on shared machines.", "kcoral");
   app.set_version_flag("--version", "kcoral " KCORAL_VERSION);
   app.require_subcommand(1);
-  CLI::App* server = app.add_subcommand("server", "Run the service: take programs over HTTP, run each in a fresh "
-                                                  "sandboxed process, keep every outcome");
+  CLI::App* server = app.add_subcommand("server",
+                                        "Run the service: take programs over HTTP, run each in a fresh "
+                                        "sandboxed process, keep every outcome");
   server->footer(kFooter);
   add_service_options(*server, command.server, raw);
   add_program_options(*server, command.server, raw);

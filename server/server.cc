@@ -1,18 +1,23 @@
 #include "server/server.h"
 
+#include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
+#include <mutex>
 #include <utility>
 
 #include "base/event_loop.h"
 #include "base/log.h"
+#include "executor/install_paths.h"
 #include "executor/python_finder.h"
 #include "executor/remote_executor.h"
+#include "executor/sandbox/preflight.h"
 #include "gateway/gateway.h"
 #include "scheduler/scheduler.h"
 #include "server/identity.h"
@@ -63,7 +68,7 @@ class Server {
   const WallTime started_at_ = clock_.wall_now();
   Identity identity_;
   executor::PythonChoice python_;
-  executor::SandboxFacts sandbox_;
+  executor::InstallPaths paths_;
 
   // Destroyed in reverse: the gateway and the scheduler use the store, the scheduler's executors use the loop.
   std::unique_ptr<EventLoop> loop_;
@@ -102,13 +107,17 @@ Status Server::prepare() {
   auto identity = sandbox_identity(options_.sandbox_user);
   if (!identity) return fail(identity.error());
   identity_ = *identity;
-  auto python = executor::find_python(options_.python, identity_.uid, identity_.gid);
+  auto executable = executor::own_executable();
+  if (!executable) return fail(executable.error());
+  auto paths = executor::find_install_paths(*executable);
+  if (!paths) return fail(paths.error());
+  paths_ = *paths;
+  std::optional<std::string> wanted_python;
+  if (!options_.python.empty()) wanted_python = options_.python;
+  auto python = executor::find_python(wanted_python, identity_.uid, identity_.gid);
   if (!python) return fail(python.error());
   python_ = *python;
-  auto sandbox = executor::check_sandbox(identity_.uid, identity_.gid);
-  if (!sandbox) return fail(sandbox.error());
-  sandbox_ = *sandbox;
-  return {};
+  return executor::check_sandbox(paths_, identity_.uid, identity_.gid);
 }
 
 Status Server::start_parts() {
@@ -131,14 +140,17 @@ std::vector<std::unique_ptr<executor::Executor>> Server::make_executors() {
   for (uint32_t slot = 0; slot < options_.slots; ++slot) {
     executor::ExecutorConfig config;
     config.name = fmt::format("executor-{}", slot);
+    config.executor_path = paths_.executor;
     config.lock_path = executor_lock_path(options_.data_dir, slot);
-    config.python = python_;
+    config.python = python_.path;
     config.preload = options_.preload;
     config.uid = identity_.uid;
     config.gid = identity_.gid;
     config.environment = options_.environment;
-    config.read_only_paths = options_.read_only_paths;
-    executors.push_back(executor::make_remote_executor(std::move(config), *loop_));
+    config.read_only_paths = python_.read_only_paths;
+    for (const std::string& path : options_.read_only_paths) config.read_only_paths.push_back(path);
+    config.hidden_paths = {std::filesystem::absolute(options_.data_dir)};
+    executors.push_back(std::make_unique<executor::RemoteExecutor>(*loop_, std::move(config)));
   }
   return executors;
 }
@@ -180,9 +192,12 @@ void Server::on_ready(Result<executor::ExecutorInfo> info) {
     versions_ = info->versions;
     ready_ = true;
   }
-  fmt::print("kcoral {} ready at {} · {} worker{} · Python {} ({}: {}) · sandbox {} as user {} · data in {}\n",
-             KCORAL_VERSION, gateway_->url(), options_.slots, options_.slots == 1 ? "" : "s", python_.version,
-             python_.path, python_.why, sandbox_.description, identity_.name, options_.data_dir);
+  const bool is_ipv6 = options_.host.find(':') != std::string::npos;
+  const std::string host = is_ipv6 ? "[" + options_.host + "]" : options_.host;
+  fmt::print(
+      "kcoral {} ready at http://{}:{} · {} worker{} · Python {} ({}: {}) · sandbox bubblewrap, user {} · data in {}\n",
+      KCORAL_VERSION, host, gateway_->port(), options_.slots, options_.slots == 1 ? "" : "s", python_.version,
+      python_.path, python_.why, identity_.name, options_.data_dir);
   std::fflush(stdout);
 }
 

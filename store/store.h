@@ -1,8 +1,8 @@
 // The store: every request from admission to outcome, every blob, every answer, and the audit of how it came about.
 //
-// It promises (ARCHITECTURE.md, "Durable means"): `admit` calls back only after the commit that admits; `finish` only after
-// the answer's content and the commit of the outcome are durable; after a kill at any moment nothing admitted is missing,
-// no request has two outcomes, and no more than its attempts were started.
+// It promises (ARCHITECTURE.md, "Durable means"): `admit` calls back only after the commit that admits; `finish` only
+// after the answer's content and the commit of the outcome are durable; after a kill at any moment nothing admitted is
+// missing, no request has two outcomes, and no more than its attempts were started.
 //
 // Store is thread-safe. Its functions return at once; callbacks run on the store's own threads and must not block. A
 // request's callbacks and notifications come in the order of its commits.
@@ -72,11 +72,12 @@ struct Claim {
   std::chrono::milliseconds timeout{};
   uint64_t output_limit_bytes = 0;
   std::shared_ptr<const SealedMemory> program;
-  std::vector<StagedBlob> blobs;     // distinct, in program order
+  std::vector<StagedBlob> blobs;       // distinct, in program order
   std::chrono::microseconds queued{};  // from admission (or being queued again) to this claim
 };
 
-/// One audit record before the store numbers it: a JSON object text with "event" and its fields, without "seq" and "at".
+/// One audit record before the store numbers it: a JSON object text with "event" and its fields, without "seq" and
+/// "at".
 struct AuditRecord {
   WallTime at;
   std::string members;  // e.g. `"event":"instruction_started","index":0,"op":"upload","id":"m"`
@@ -86,11 +87,11 @@ struct AuditRecord {
 struct Completion {
   schema::State state = schema::State::kCompleted;  // terminal
   std::shared_ptr<const schema::Answer> answer;
-  std::string reason;               // for the audit record "finished"
-  std::optional<Error> error;       // of the status document, when the answer is an error
-  std::string error_kind;           // wire name of the error's kind, also for a failed instruction; empty if none
+  std::string reason;          // for the audit record "finished"
+  std::optional<Error> error;  // of the status document, when the answer is an error
+  std::string error_kind;      // wire name of the error's kind, also for a failed instruction; empty if none
   std::string error_message;
-  std::string results_summary;      // JSON array of {"key","type","size"} for the status document
+  std::string results_summary;  // JSON array of {"key","type","size"} for the status document
   schema::OutcomeTimes times;
   std::vector<AuditRecord> records;  // of the run, not yet appended; they come before "finished"
 };
@@ -151,8 +152,8 @@ class Store {
   /// `listener` runs whenever a request may have become claimable. Requires: set before `recover`.
   virtual void set_work_listener(std::function<void()> listener) = 0;
 
-  /// Assigns the next queued request (priority, then submission order) to `executor`, durably; nullopt when none is queued.
-  /// A request whose blobs or program can no longer be read is finished as failed (engine) and passed over.
+  /// Assigns the next queued request (priority, then submission order) to `executor`, durably; nullopt when none is
+  /// queued. A request whose blobs or program can no longer be read is finished as failed (engine) and passed over.
   virtual void claim(std::string executor, std::function<void(Result<std::optional<Claim>>)> done) = 0;
 
   /// assigned → running. Not waited for: it shares the next commit. `pid` is the runtime's, as the host sees it.
@@ -164,8 +165,8 @@ class Store {
   /// Ends the request. A stale fence or a terminal request is kConflict and changes nothing.
   virtual void finish(const Fence& fence, Completion completion, std::function<void(Status)> done) = 0;
 
-  /// Its executor or server died under it: queued again if attempts are left, else interrupted with an engine error that
-  /// says `reason`.
+  /// Its executor or server died under it: queued again if attempts are left, else interrupted with an engine error
+  /// that says `reason`.
   virtual void abandon(const Fence& fence, std::string reason, std::function<void(Status)> done) = 0;
 
   // --- start and look-ups ---

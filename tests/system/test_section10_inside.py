@@ -19,7 +19,7 @@ class TestSurroundings:
         names = set(see(server, "sorted(os.environ)"))
         needed = {"PATH", "HOME", "TMPDIR", "USER", "LANG", "TZ", "KCORAL_DIR", "CUDA_VISIBLE_DEVICES"}
         assert needed <= names
-        assert names - needed <= {"LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "PWD", "SHLVL", "LOGNAME", "VIRTUAL_ENV"}
+        assert names - needed <= {"LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "PWD", "SHLVL", "LOGNAME", "VIRTUAL_ENV", "PYTHONPATH"}
         values = see(server, "[os.environ[n] for n in ('LANG', 'TZ', 'CUDA_VISIBLE_DEVICES')]")
         assert values == ["C.UTF-8", "UTC", ""]
 

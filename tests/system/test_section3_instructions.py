@@ -17,7 +17,7 @@ class TestUpload:
 
     def test_a_traceback_names_the_module_and_shows_its_lines(self, server):
         error = server.run("def main():\n    return inner()\n\ndef inner():\n    return 1 // 0  # here\n").error
-        assert error["kind"] == "runtime" and "division by zero" in error["message"]
+        assert error["kind"] == "runtime" and "by zero" in error["message"]
         assert "return 1 // 0  # here" in error["traceback"] and "line 5, in inner" in error["traceback"]
         assert "/kcoral/python" not in error["traceback"], "frames of the runtime itself are left out"
 

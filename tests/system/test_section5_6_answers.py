@@ -15,7 +15,7 @@ class TestErrorKinds:
         "source, fragment",
         [
             ("def main(:\n", "main(:"),
-            ("x = 1 // 0\n", "division by zero"),
+            ("x = 1 // 0\n", "by zero"),
             ("import no_such_module\n", "no_such_module"),
             ("raise SystemExit(3)\n", "SystemExit"),
             ("raise KeyboardInterrupt\n", "KeyboardInterrupt"),

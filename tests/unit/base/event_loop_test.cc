@@ -64,7 +64,9 @@ TEST_F(EventLoopTest, CallbacksMayUnwatchEachOther) {
   EXPECT_EQ(calls, 1);
 }
 
-TEST_F(EventLoopTest, WatchingAClosedDescriptorIsAnError) { EXPECT_FALSE(loop_->watch(-1, EPOLLIN, [](uint32_t) {})); }
+TEST_F(EventLoopTest, WatchingAClosedDescriptorIsAnError) {
+  EXPECT_FALSE(loop_->watch(-1, EPOLLIN, [](uint32_t) {}));
+}
 
 }  // namespace
 }  // namespace kcoral

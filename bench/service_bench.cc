@@ -1,0 +1,146 @@
+// What one trivial program costs from a client's first byte to the last byte of its answer, durable throughout, beside
+// what the machine itself takes, measured in the same run.
+//
+//   service_bench [SECONDS_PER_SERIES] [FILE.json]
+//
+// A table goes to standard output, the same figures as JSON to the file.
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/unique_fd.h"
+#include "bench/floor.h"
+#include "bench/http_load.h"
+
+extern char** environ;
+
+namespace kcoral::bench {
+namespace {
+
+constexpr char kTrivialProgram[] =
+    R"({"instructions":[{"op":"upload","id":"m","kind":"module","source":"def main():\n    return 42\n"},)"
+    R"({"op":"get_function","id":"f","module":{"$ref":"m"},"name":"main"},)"
+    R"({"op":"run","id":"r","fn":{"$ref":"f"}},{"op":"return","key":"value","value":{"$ref":"r"}}]})";
+
+/// A server of its own on a free port and a fresh data directory, ended with this object.
+class Server {
+ public:
+  static Result<std::unique_ptr<Server>> start(const std::string& data_dir, std::vector<std::string> flags) {
+    const std::string program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "kcoral";
+    std::vector<std::string> arguments{program,      "server", "--port",      "0",
+                                       "--data-dir", data_dir, "--log-level", "error"};
+    arguments.insert(arguments.end(), flags.begin(), flags.end());
+    std::vector<char*> argv;
+    for (std::string& argument : arguments) argv.push_back(argument.data());
+    argv.push_back(nullptr);
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) return fail_errno("pipe2");
+    UniqueFd out(ends[0]);
+    UniqueFd in(ends[1]);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, in.get(), 1);
+    auto server = std::make_unique<Server>();
+    const int spawned = ::posix_spawn(&server->pid_, program.c_str(), &actions, nullptr, argv.data(), environ);
+    posix_spawn_file_actions_destroy(&actions);
+    if (spawned != 0) return fail(ErrorKind::kEnvironment, "cannot start {}", program);
+    in.reset();
+    std::string line;
+    for (char byte; line.find('\n') == std::string::npos && ::read(out.get(), &byte, 1) == 1;) line += byte;
+    const size_t colon = line.find("http://127.0.0.1:");
+    if (colon == std::string::npos) return fail(ErrorKind::kEnvironment, "the server did not become ready");
+    server->port_ = static_cast<uint16_t>(std::stoul(line.substr(colon + 17)));
+    return server;
+  }
+
+  ~Server() {
+    if (pid_ <= 0) return;
+    ::kill(pid_, SIGTERM);
+    ::waitpid(pid_, nullptr, 0);
+  }
+
+  uint16_t port() const { return port_; }
+
+ private:
+  pid_t pid_ = -1;
+  uint16_t port_ = 0;
+};
+
+class Report {
+ public:
+  Report() { fmt::print("{:44} {:>9} {:>9} {:>9} {:>10}\n", "", "p50 ms", "p99 ms", "max ms", "a second"); }
+
+  void add(const std::string& name, const Result<Series>& series) {
+    if (!series) {
+      fmt::print("{:44} failed: {}\n", name, series.error().message);
+      failed_ = true;
+      return;
+    }
+    fmt::print("{:44} {:9.3f} {:9.3f} {:9.3f} {:10.1f}\n", name, series->quantile(0.5), series->quantile(0.99),
+               series->quantile(1), series->per_second());
+    std::fflush(stdout);
+    rows_.push_back({{"name", name},
+                     {"count", series->ms.size()},
+                     {"p50_ms", series->quantile(0.5)},
+                     {"p99_ms", series->quantile(0.99)},
+                     {"max_ms", series->quantile(1)},
+                     {"per_second", series->per_second()}});
+  }
+
+  bool failed() const { return failed_; }
+  const nlohmann::json& rows() const { return rows_; }
+
+ private:
+  nlohmann::json rows_ = nlohmann::json::array();
+  bool failed_ = false;
+};
+
+void measure_service(Report& report, const std::string& directory, const std::string& name,
+                     std::vector<std::string> flags, std::chrono::milliseconds duration) {
+  const std::string data_dir = directory + "/data";
+  auto server = Server::start(data_dir, std::move(flags));
+  if (!server) return report.add(name, fail(server.error()));
+  for (const int clients : {1, 8}) {
+    Load load{(*server)->port(), clients, duration, kTrivialProgram};
+    report.add(fmt::format("{}, {} client{}", name, clients, clients == 1 ? "" : "s"), run_load(load));
+  }
+  server->reset();
+  std::filesystem::remove_all(data_dir);
+}
+
+int run(std::chrono::milliseconds duration, const char* json_path) {
+  char directory[] = "/var/tmp/kcoral-bench-XXXXXX";
+  if (::mkdtemp(directory) == nullptr) return 1;
+  Report report;
+  report.add("floor: fork, namespaces, exit, wait", measure_namespaces(500));
+  report.add("floor: 4 KiB appended and synced", measure_sync(directory, 1000));
+  report.add("floor: loopback round trip", measure_loopback(5000));
+  measure_service(report, directory, "fresh, no preload", {"--num-workers", "2"}, duration);
+  measure_service(report, directory, "fresh, NumPy preloaded", {"--num-workers", "2", "--preload", "numpy"}, duration);
+  std::filesystem::remove_all(directory);
+  if (json_path != nullptr) std::ofstream(json_path) << report.rows().dump(2) << '\n';
+  return report.failed() ? 1 : 0;
+}
+
+}  // namespace
+}  // namespace kcoral::bench
+
+int main(int argc, char** argv) {
+  const double seconds = argc > 1 ? std::atof(argv[1]) : 5;
+  if (seconds <= 0) {
+    std::fprintf(stderr, "usage: service_bench [SECONDS_PER_SERIES] [FILE.json]\n");
+    return 2;
+  }
+  return kcoral::bench::run(std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000)),
+                            argc > 2 ? argv[2] : nullptr);
+}

@@ -1,0 +1,123 @@
+// How many requests a second the store alone carries: each is admitted, claimed, marked as running, finished with an
+// answer of one small part, and read by a watch.
+//
+//   store_bench DIRECTORY [SUBMITTERS] [REQUESTS] [PROGRAM_BYTES]
+//
+// SUBMITTERS threads send one request after another; eight executors claim whenever there is work, as the scheduler
+// does.
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <future>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "store/store.h"
+
+namespace kcoral::store {
+namespace {
+
+constexpr int kExecutors = 8;
+
+/// Keeps up to kExecutors claims going, from callbacks only.
+class Executors {
+ public:
+  explicit Executors(Store& store) : store_(store) {
+    schema::Part part;
+    part.extent.memory = SealedMemory::copy_of("a returned value").value();
+    part.extent.length = part.extent.memory->size_bytes();
+    part.sha256 = Sha256::of("a returned value");
+    answer_ = std::make_shared<const schema::Answer>(schema::make_result_answer(R"({"status":"COMPLETED"})", {part}));
+  }
+
+  void on_work() {
+    for (int idle = idle_; idle > 0;) {
+      if (idle_.compare_exchange_weak(idle, idle - 1)) {
+        claim();
+        idle = idle_;
+      }
+    }
+  }
+
+ private:
+  void claim() {
+    store_.claim("executor", [this](Result<std::optional<Claim>> claimed) {
+      if (!claimed || !*claimed) {
+        ++idle_;
+        // What arrived between the look and the line above has announced itself to nobody.
+        if (store_.counts().queued > 0) on_work();
+        return;
+      }
+      run((*claimed)->fence);
+    });
+  }
+
+  void run(const Fence& fence) {
+    store_.mark_running(fence, 1);
+    Completion completion;
+    completion.answer = answer_;
+    completion.reason = "every instruction ran";
+    store_.finish(fence, std::move(completion), [this](const Status&) { claim(); });
+  }
+
+  Store& store_;
+  std::shared_ptr<const schema::Answer> answer_;
+  std::atomic<int> idle_{kExecutors};
+};
+
+void submit(Store& store, const std::string& text, int count) {
+  for (int i = 0; i < count; ++i) {
+    Submission submission;
+    submission.request_id = Uuid::random();
+    submission.client = "bench";
+    submission.program_text = text;
+    submission.program_sha256 = Sha256::of(text);
+    const Uuid id = submission.request_id;
+    std::promise<void> ended;
+    store.admit(std::move(submission), [&](Result<Admission> admission) {
+      KCORAL_CHECK(admission);
+      store.watch(id, [&](const Result<Store::AnswerPtr>& answer) {
+        KCORAL_CHECK(answer);
+        ended.set_value();
+      });
+    });
+    ended.get_future().wait();
+  }
+}
+
+void measure(const std::string& directory, int submitters, int requests, size_t program_bytes) {
+  auto store = open_store({.data_dir = directory}, Clock::system());
+  if (!store) {
+    std::fprintf(stderr, "%s\n", store.error().message.c_str());
+    return;
+  }
+  Executors executors(**store);
+  (*store)->set_work_listener([&] { executors.on_work(); });
+  KCORAL_CHECK((*store)->recover());
+  const std::string text(program_bytes, 'p');
+  const auto begin = std::chrono::steady_clock::now();
+  std::vector<std::thread> threads;
+  for (int i = 0; i < submitters; ++i) {
+    threads.emplace_back([&] { submit(**store, text, requests / submitters); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  const int done = requests / submitters * submitters;
+  std::printf("%d submitters, %zu bytes of program: %d requests in %.2f s, %.0f a second, %.2f ms each\n", submitters,
+              program_bytes, done, took.count(), done / took.count(), took.count() * 1000 * submitters / done);
+  (*store)->close();
+}
+
+}  // namespace
+}  // namespace kcoral::store
+
+int main(int argc, char** argv) {
+  if (argc < 2) {
+    std::fprintf(stderr, "store_bench DIRECTORY [SUBMITTERS] [REQUESTS] [PROGRAM_BYTES]\n");
+    return 1;
+  }
+  const auto number = [&](int index, int otherwise) { return argc > index ? std::atoi(argv[index]) : otherwise; };
+  kcoral::store::measure(argv[1], number(2, 8), number(3, 4000), static_cast<size_t>(number(4, 1024)));
+  return 0;
+}

@@ -1,0 +1,247 @@
+#include "executor/remote_executor.h"
+
+#include <spdlog/spdlog.h>
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "executor/frame_fields.h"
+#include "schema/limits.h"
+
+namespace kcoral::executor {
+namespace {
+
+constexpr std::chrono::milliseconds kPauseMin{100};
+constexpr std::chrono::milliseconds kPauseMax{10'000};
+constexpr int kServerFd = 3;
+// Beyond a run's deadline and the time to end it: for an executor that is alive but says nothing (stopped, or stuck).
+constexpr std::chrono::seconds kSilenceMax{30};
+// From the closing of its socket to the end of an executor; then it is killed.
+constexpr std::chrono::seconds kEndWait{2};
+// `sha256` takes 67 bytes each, far below a frame's size.
+constexpr size_t kBlobsPerFrame = limits::kFrameFdsMax;
+
+}  // namespace
+
+RemoteExecutor::RemoteExecutor(EventLoop& loop, ExecutorConfig config)
+    : loop_(loop), config_(std::move(config)), pause_(kPauseMin) {}
+
+RemoteExecutor::~RemoteExecutor() {
+  if (restart_timer_) loop_.cancel(*restart_timer_);
+  stop_watching_over_run();
+  // Closing its socket lets an executor end in order, with its slot.
+  channel_.reset();
+  if (process_) process_->wait_for(kEndWait);
+  kill_process();
+}
+
+void RemoteExecutor::start(ExecutorEvents& events) {
+  KCORAL_CHECK(events_ == nullptr);
+  events_ = &events;
+  launch();
+}
+
+void RemoteExecutor::launch() {
+  if (auto launched = try_launch(); !launched) {
+    // Not from within `start`, whose caller does not expect events yet.
+    loop_.post([this, alive = std::weak_ptr<const bool>(alive_), reason = launched.error().message] {
+      if (!alive.expired()) lose(reason, /*permanent=*/false);
+    });
+  }
+}
+
+Status RemoteExecutor::try_launch() {
+  auto sockets = make_frame_sockets();
+  if (!sockets) return fail(sockets.error());
+  ProcessSpec spec;
+  spec.arguments = {config_.executor_path, config_.name};
+  spec.fds = {{kServerFd, sockets->theirs.get()}};
+  spec.own_session = true;
+  auto process = ChildProcess::start(spec);
+  if (!process) return fail(process.error());
+  process_.emplace(std::move(*process));
+  if (auto watched = loop_.watch(process_->pidfd(), EPOLLIN, [this](uint32_t) { on_process_ended(); }); !watched) {
+    return watched;
+  }
+  auto channel =
+      FrameChannel::create(loop_, std::move(sockets->ours),
+                           {[this](Frame frame) { on_frame(std::move(frame)); },
+                            [this](std::optional<Error> error) {
+                              // Without an error it is ending, and how it ended follows.
+                              if (error)
+                                lose("the executor sent what is no frame: " + error->message, /*permanent=*/false);
+                            }});
+  if (!channel) return fail(channel.error());
+  channel_ = std::move(*channel);
+  send_configure();
+  return {};
+}
+
+void RemoteExecutor::send_configure() {
+  channel_->send({{"type", "configure"},
+                  {"slot", config_.name},
+                  {"lock_path", config_.lock_path},
+                  {"python", config_.python},
+                  {"preload", config_.preload},
+                  {"uid", config_.uid},
+                  {"gid", config_.gid},
+                  {"environment", config_.environment},
+                  {"read_only_paths", config_.read_only_paths},
+                  {"hidden_paths", config_.hidden_paths},
+                  {"limits", to_json(config_.limits)}});
+}
+
+void RemoteExecutor::run(Assignment assignment) {
+  KCORAL_CHECK(is_idle_ && !running_);
+  is_idle_ = false;
+  running_ = assignment.request_id;
+  channel_->send({{"type", "run"},
+                  {"request_id", assignment.request_id.str()},
+                  {"attempt", assignment.attempt},
+                  {"timeout_ms", assignment.timeout.count()},
+                  {"output_limit_bytes", assignment.output_limit_bytes},
+                  {"gpu_count", assignment.gpu_count},
+                  {"devices", assignment.devices},
+                  {"blobs", assignment.blobs.size()}},
+                 {assignment.program});
+  const auto& blobs = assignment.blobs;
+  for (size_t first = 0; first < blobs.size(); first += kBlobsPerFrame) {
+    nlohmann::json digests = nlohmann::json::array();
+    std::vector<OutgoingFd> fds;
+    for (size_t i = first; i < std::min(first + kBlobsPerFrame, blobs.size()); ++i) {
+      digests.push_back(blobs[i].first.hex());
+      fds.emplace_back(blobs[i].second);
+    }
+    channel_->send({{"type", "blobs"}, {"sha256", std::move(digests)}}, std::move(fds));
+  }
+  watch_over_run(assignment.timeout);
+}
+
+void RemoteExecutor::cancel(const Uuid& request_id) {
+  if (running_ != request_id) return;
+  channel_->send({{"type", "cancel"}, {"request_id", request_id.str()}});
+}
+
+/// The executor keeps the deadline; this is for an executor that cannot. It will have to make room for lease waits.
+void RemoteExecutor::watch_over_run(std::chrono::milliseconds timeout) {
+  run_timer_ = loop_.run_after(timeout + limits::kKillWait + kSilenceMax, [this] {
+    run_timer_.reset();
+    lose("the executor did not answer in time", /*permanent=*/false);
+  });
+}
+
+void RemoteExecutor::stop_watching_over_run() {
+  if (run_timer_) loop_.cancel(*run_timer_);
+  run_timer_.reset();
+}
+
+void RemoteExecutor::on_frame(Frame frame) {
+  const std::string type = frame.type();
+  const std::weak_ptr<const bool> alive = alive_;
+  const auto taken = take_frame(std::move(frame));
+  if (!taken && !alive.expired()) {
+    lose(fmt::format("the executor sent a malformed \"{}\": {}", type, taken.error().message), /*permanent=*/false);
+  }
+}
+
+Status RemoteExecutor::take_frame(Frame frame) {
+  const std::string type = frame.type();
+  if (type == "idle") return take_idle(frame);
+  if (type == "broken") return take_broken(frame);
+  if (type == "records") return take_records(frame);
+  if (!running_) return fail(ErrorKind::kEngine, "nothing runs");
+  if (type == "running") return take_running(frame);
+  if (type == "outcome_data") return report_.on_outcome_data(std::move(frame));
+  if (type == "outcome") return take_outcome(std::move(frame));
+  return fail(ErrorKind::kEngine, "there is no such type");
+}
+
+Status RemoteExecutor::take_idle(const Frame& frame) {
+  auto python = string_field(frame.body, "python");
+  if (!python) return fail(python.error());
+  auto versions = string_map_field(frame.body, "versions");
+  if (!versions) return fail(versions.error());
+  if (running_ || is_idle_) return fail(ErrorKind::kEngine, "it comes out of order");
+  is_idle_ = true;
+  events_->on_idle({std::move(*python), std::move(*versions)});
+  return {};
+}
+
+Status RemoteExecutor::take_running(const Frame& frame) {
+  auto pid = unsigned_field(frame.body, "pid", std::numeric_limits<pid_t>::max());
+  if (!pid) return fail(pid.error());
+  events_->on_running(static_cast<int>(*pid));
+  return {};
+}
+
+Status RemoteExecutor::take_records(const Frame& frame) {
+  const auto list = frame.body.find("records");
+  if (list == frame.body.end() || !list->is_array()) return fail(ErrorKind::kEngine, "\"records\" is no array");
+  std::vector<RunRecord> records;
+  for (const auto& entry : *list) {
+    auto at_us = unsigned_field(entry, "at_us", std::numeric_limits<int64_t>::max());
+    if (!at_us) return fail(at_us.error());
+    auto members = string_field(entry, "members");
+    if (!members) return fail(members.error());
+    records.push_back({WallTime(std::chrono::microseconds(static_cast<int64_t>(*at_us))), std::move(*members)});
+  }
+  events_->on_records(std::move(records));
+  return {};
+}
+
+Status RemoteExecutor::take_outcome(Frame frame) {
+  auto report = report_.on_outcome(std::move(frame));
+  if (!report) return fail(report.error());
+  stop_watching_over_run();
+  running_.reset();
+  pause_ = kPauseMin;
+  events_->on_outcome(std::move(*report));
+  return {};
+}
+
+Status RemoteExecutor::take_broken(const Frame& frame) {
+  auto message = string_field(frame.body, "message");
+  if (!message) return fail(message.error());
+  auto permanent = boolean_field(frame.body, "permanent");
+  if (!permanent) return fail(permanent.error());
+  lose(*message, *permanent);
+  return {};
+}
+
+void RemoteExecutor::on_process_ended() {
+  const auto status = process_->try_wait();
+  if (!status) return;
+  // What it said last may still stand in the socket: an outcome counts, and `broken` says more than an exit status.
+  if (channel_ && !channel_->receive_all()) return;
+  lose(fmt::format("the executor process ended ({})", describe(*status)), /*permanent=*/false);
+}
+
+void RemoteExecutor::lose(const std::string& reason, bool permanent) {
+  stop_watching_over_run();
+  kill_process();
+  is_idle_ = false;
+  running_.reset();
+  report_ = {};
+  if (permanent) {
+    spdlog::error("{}: {}; it is not started again", config_.name, reason);
+  } else {
+    spdlog::warn("{}: {}; starting it again in {} ms", config_.name, reason, pause_.count());
+    restart_timer_ = loop_.run_after(pause_, [this] {
+      restart_timer_.reset();
+      launch();
+    });
+    pause_ = std::min(pause_ * 2, kPauseMax);
+  }
+  events_->on_lost(reason, permanent);
+}
+
+/// What it started dies with it.
+void RemoteExecutor::kill_process() {
+  channel_.reset();
+  if (!process_) return;
+  loop_.unwatch(process_->pidfd());
+  process_.reset();
+}
+
+}  // namespace kcoral::executor

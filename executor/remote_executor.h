@@ -1,0 +1,88 @@
+// An Executor that is a process of its own: kcoral-executor, spoken to in frames (docs/frames.md).
+//
+// It promises what executor.h promises, also when the process dies, hangs or says what it must not: then the run is
+// lost, the process is ended, and a new one is started after a pause that grows from 100 ms to 10 s while starts keep
+// failing. Destroying a RemoteExecutor ends its process, and with it the slot and whatever runs there; no event
+// follows.
+//
+// Belongs to its loop's thread (executor.h); destroyed on it, or after the loop has ended.
+#pragma once
+
+#include <sys/types.h>
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/event_loop.h"
+#include "executor/child_process.h"
+#include "executor/executor.h"
+#include "executor/frame_channel.h"
+#include "executor/outcome_frames.h"
+#include "executor/program_limits.h"
+
+namespace kcoral::executor {
+
+struct ExecutorConfig {
+  std::string name;                  // of the slot, in logs and audit records
+  std::string executor_path;         // kcoral-executor (install_paths.h)
+  std::string lock_path;             // a file in the data directory; one for each slot
+  std::string python;                // interpreter (python_finder.h)
+  std::vector<std::string> preload;  // modules that the zygote imports
+  uid_t uid = 65534;                 // of the slot's processes; never 0
+  gid_t gid = 65534;
+  std::map<std::string, std::string> environment;  // the operator's additions to the allow list
+  std::vector<std::string> read_only_paths;        // what the interpreter needs, and what the operator adds
+  std::vector<std::string> hidden_paths;           // never shown in the slot: the data directory
+  ProgramLimits limits;
+};
+
+class RemoteExecutor : public Executor {
+ public:
+  RemoteExecutor(EventLoop& loop, ExecutorConfig config);
+  ~RemoteExecutor() override;
+  RemoteExecutor(const RemoteExecutor&) = delete;
+  RemoteExecutor& operator=(const RemoteExecutor&) = delete;
+
+  const std::string& name() const override { return config_.name; }
+  void start(ExecutorEvents& events) override;
+  void run(Assignment assignment) override;
+  void cancel(const Uuid& request_id) override;
+
+  /// Of the executor process; 0 while there is none.
+  pid_t pid() const { return process_ ? process_->pid() : 0; }
+
+ private:
+  void launch();
+  Status try_launch();
+  void send_configure();
+  void on_frame(Frame frame);
+  Status take_frame(Frame frame);
+  Status take_idle(const Frame& frame);
+  Status take_running(const Frame& frame);
+  Status take_records(const Frame& frame);
+  Status take_outcome(Frame frame);
+  Status take_broken(const Frame& frame);
+  void on_process_ended();
+  void lose(const std::string& reason, bool permanent);
+  void kill_process();
+  void watch_over_run(std::chrono::milliseconds timeout);
+  void stop_watching_over_run();
+
+  EventLoop& loop_;
+  ExecutorConfig config_;
+  ExecutorEvents* events_ = nullptr;
+  std::optional<ChildProcess> process_;
+  std::unique_ptr<FrameChannel> channel_;
+  ReportDecoder report_;
+  bool is_idle_ = false;
+  std::optional<Uuid> running_;  // until its outcome came
+  std::chrono::milliseconds pause_;
+  std::optional<EventLoop::TimerId> restart_timer_;
+  std::optional<EventLoop::TimerId> run_timer_;
+  std::shared_ptr<const bool> alive_ = std::make_shared<bool>(true);  // expires with this object
+};
+
+}  // namespace kcoral::executor

@@ -1,0 +1,1 @@
+"""What a program on a kcoral server may import of the server's own: see `kcoral.builtins`."""

@@ -1,0 +1,81 @@
+"""Functions for programs: timing GPU work, compiling TIRx kernels, and what selecting CUDA source gives.
+
+Everything is importable everywhere, so that one uploaded module serves on GPU and CPU servers; a function that needs
+what the server lacks raises Unavailable, which the program's answer shows as an error of kind `unavailable`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any, Callable, Mapping, Optional
+
+__all__ = ["CompileFailed", "CudaFunction", "Unavailable", "benchmark", "compile_tirx"]
+
+_DURATIONS = ("warmup_ms", "repeat_ms")
+_COUNTS = ("warmup", "repeat")
+
+
+class Unavailable(RuntimeError):
+    """The server's environment lacks what was asked for; the message says what."""
+
+
+class CompileFailed(RuntimeError):
+    """A compiler that a function of this module called has failed; the message is the compiler's."""
+
+
+class CudaFunction:
+    """A name in uploaded CUDA source, for a compiler function to consume."""
+
+    __slots__ = ("source", "name")
+
+    def __init__(self, source: str, name: str) -> None:
+        self.source = source
+        self.name = name
+
+    def __repr__(self) -> str:
+        return "CudaFunction(name=%r, source=<%d characters>)" % (self.name, len(self.source))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, CudaFunction):
+            return NotImplemented
+        return (self.source, self.name) == (other.source, other.name)
+
+    def __hash__(self) -> int:
+        return hash((self.source, self.name))
+
+
+def benchmark(fn: Callable[..., Any], *args: Any) -> dict[str, Any]:
+    """Times the GPU activities of `fn(*args)`: `benchmark(fn, *args[, config])`.
+
+    A dict as the last argument is the configuration: `warmup_ms` (25), `repeat_ms` (100), `flush_l2` (True), and
+    `warmup` and `repeat`, counts that override the two budgets. Needs a GPU server.
+    """
+    if not callable(fn):
+        raise TypeError("benchmark: fn is not callable: it is of type " + type(fn).__name__)
+    if args and isinstance(args[-1], dict):
+        _check_config(args[-1])
+    raise Unavailable("kcoral.builtins.benchmark times GPU activity, and this server has no GPU: it needs a GPU server")
+
+
+def _check_config(config: Mapping[Any, Any]) -> None:
+    for key, value in config.items():
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if key in _DURATIONS:
+            if not number or not 0 <= value < float("inf"):
+                raise ValueError("benchmark: %s must be a number of milliseconds, not %r" % (key, value))
+        elif key in _COUNTS:
+            if not number or not isinstance(value, int) or value < (1 if key == "repeat" else 0):
+                raise ValueError("benchmark: %s must be a count, not %r" % (key, value))
+        elif key == "flush_l2":
+            if not isinstance(value, bool):
+                raise ValueError("benchmark: flush_l2 must be True or False, not %r" % (value,))
+        else:
+            known = ", ".join(["flush_l2", *_DURATIONS, *_COUNTS])
+            raise ValueError("benchmark: the configuration has no %r; it has: %s" % (key, known))
+
+
+def compile_tirx(kernel: Any, bindings: Optional[Mapping[str, Any]] = None) -> Any:
+    """Specialises a TIRx kernel with `bindings` and compiles it for the server's GPU. Needs TVM and a GPU server."""
+    if importlib.util.find_spec("tvm") is None:
+        raise Unavailable("kcoral.builtins.compile_tirx needs TVM (the Python package tvm), which the server lacks")
+    raise Unavailable("kcoral.builtins.compile_tirx compiles for the server's own GPU, and this server has none")

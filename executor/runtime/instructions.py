@@ -1,0 +1,242 @@
+"""Runs the instructions of one program (contract section 3) and says how each went (docs/frames.md).
+
+Theory of operation. The program was checked when it was admitted: every field is there and of its type, every
+reference leads to an earlier instruction. An instruction makes a handle or fails the program. Code of the program is
+only ever called through the Boundary. After each instruction the program's output is flushed before the executor
+hears of its end, so that output and outcome never disagree.
+
+A failure is an InstructionFailed with one of the contract's kinds. Anything else that reaches `run_program` is our
+own failure, or the program's attack on us; either way it becomes an answer.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Optional
+
+from arrays import ArrayCodec
+from boundary import Boundary
+from errors import InstructionFailed, ending_message_of, error_fields, message_of, name_of
+from files import BadPath, WorkingDirectory, normalise, reason_of
+from frames import Channel
+from jsontext import quote, to_text
+from kcoral.builtins import CudaFunction
+from lease import Lease
+from libraries import Libraries
+from memory import Blob, sealed_copy
+from modules import PythonModules, call_failed
+from namespaces import Places
+from values import Unencodable, ValueDocument, ValueEncoder
+
+_loaded_modules = sys.modules
+
+
+class Handle:
+    """What an instruction made."""
+
+    __slots__ = ("value", "kind", "cpu_only")
+
+    def __init__(self, value: Any, kind: str, cpu_only: bool = False) -> None:
+        self.value = value
+        self.kind = kind  # "python", "cuda", "library": modules; "function"; "value"
+        self.cpu_only = cpu_only
+
+
+class Execution:
+    """One program on its way."""
+
+    def __init__(self, channel: Channel, boundary: Boundary, places: Places, blobs: dict[str, Blob]) -> None:
+        """Requires: `blobs` holds every blob of the program, each knowing its number of uses."""
+        self._channel = channel
+        self._boundary = boundary
+        self._blobs = blobs
+        self._lease = Lease(channel)
+        self._directory = WorkingDirectory(places.work)
+        self._modules = PythonModules(places.modules, boundary)
+        self._libraries = Libraries(places.libraries, boundary)
+        self._handles: dict[str, Handle] = {}
+        self._index = 0
+        self._arrays = ArrayCodec(lambda: self._lease.acquire(self._index))
+
+    def run_program(self, instructions: list[dict[str, Any]]) -> None:
+        """Reports every instruction, then `completed` or the failure that ended the program."""
+        for self._index, instruction in enumerate(instructions):
+            place = {"index": self._index}
+            self._channel.send("started", place)
+            try:
+                self._perform(instruction)
+                self._boundary.flush()
+            except BaseException as raised:
+                self._fail(raised)
+                return
+            self._channel.send("finished", place)
+        self._channel.send("completed")
+
+    def _fail(self, raised: BaseException) -> None:
+        if type(raised) is InstructionFailed:
+            fields = error_fields(raised.kind, raised.message, raised.cause)
+        else:
+            fields = error_fields(
+                "engine", "the runtime failed: " + name_of(raised) + ": " + message_of(raised), raised
+            )
+        # After the message: making that may call the program's code, which may print.
+        self._boundary.flush()
+        document = sealed_copy(to_text(fields).encode("utf-8", "replace"))
+        self._channel.send("failed", {"index": self._index}, [document.fd])
+
+    def _perform(self, instruction: dict[str, Any]) -> None:
+        op = instruction["op"]
+        if op == "return":
+            self._return(instruction)
+            return
+        if op == "upload":
+            handle = self._upload(instruction)
+        elif op == "get_function":
+            handle = self._get_function(instruction)
+        else:
+            handle = self._run(instruction)
+        self._handles[instruction["id"]] = handle
+
+    # --- upload ---
+
+    def _upload(self, instruction: dict[str, Any]) -> Handle:
+        kind = instruction["kind"]
+        if kind == "module":
+            return self._upload_module(instruction)
+        blob = self._blobs[instruction["blob"]]
+        if kind == "tensor":
+            return self._upload_tensor(instruction, blob)
+        if kind == "bytes":
+            blob.uses_left -= 1
+            return Handle(bytes(blob.view()), "value")
+        if kind == "file":
+            return self._upload_file(instruction, blob)
+        self._lease.acquire(self._index)
+        blob.uses_left -= 1
+        return Handle(self._libraries.load(blob.view()), "library")
+
+    def _upload_module(self, instruction: dict[str, Any]) -> Handle:
+        source = instruction["source"]
+        if instruction.get("language", "python") == "cuda":
+            return Handle(source, "cuda")
+        self._lease.acquire(self._index)
+        return Handle(self._modules.load(instruction["id"], source), "python")
+
+    def _upload_tensor(self, instruction: dict[str, Any], blob: Blob) -> Handle:
+        self._lease.acquire(self._index)
+        shape = tuple(instruction["shape"])
+        tensor, raised = self._boundary.call(self._arrays.make, blob.take(), instruction["dtype"], shape)
+        if raised is not None:
+            raise call_failed(raised)
+        return Handle(tensor, "value")
+
+    def _upload_file(self, instruction: dict[str, Any], blob: Blob) -> Handle:
+        path = normalise(instruction["path"])
+        blob.uses_left -= 1
+        try:
+            self._directory.write_file(path, blob.view())
+        except OSError as error:
+            raise InstructionFailed("runtime", "%s cannot be written: %s" % (quote(path), reason_of(error))) from None
+        self._modules.forget_directories(self._directory.path)
+        return Handle(path, "value")
+
+    # --- get_function and run ---
+
+    def _get_function(self, instruction: dict[str, Any]) -> Handle:
+        id, name = instruction["module"]["$ref"], instruction["name"]
+        module = self._handles[id]
+        cpu_only = instruction.get("cpu_only", False)
+        if module.kind == "python":
+            return Handle(self._modules.look_up(module.value, name, id), "function", cpu_only)
+        if module.kind == "cuda":
+            return Handle(CudaFunction(module.value, name), "function", cpu_only)
+        return Handle(self._libraries.look_up(module.value, name, id), "function", cpu_only)
+
+    def _run(self, instruction: dict[str, Any]) -> Handle:
+        id = instruction["fn"]["$ref"]
+        function = self._handles[id]
+        if not callable(function.value):
+            message = "the handle %s is not callable: it is of type %s" % (quote(id), _type_name(type(function.value)))
+            raise InstructionFailed("runtime", message)
+        arguments = [self._argument(each) for each in instruction.get("args", ())]
+        if function.cpu_only:
+            self._give_lease_back()
+        else:
+            self._lease.acquire(self._index)
+        value, raised = self._boundary.call(function.value, *arguments)
+        if raised is not None:
+            raise call_failed(raised)
+        return Handle(value, "value")
+
+    def _argument(self, argument: Any) -> Any:
+        id = _reference(argument)
+        return argument if id is None else self._handles[id].value
+
+    def _give_lease_back(self) -> None:
+        if not self._lease.held:
+            return
+        torch = _loaded_modules.get("torch")
+        if torch is not None:
+            _, raised = self._boundary.call(_finish_gpu_work, torch)
+            if raised is not None:
+                raise call_failed(raised)
+        self._lease.release(self._index)
+
+    # --- return ---
+
+    def _return(self, instruction: dict[str, Any]) -> None:
+        document = ValueDocument()
+        try:
+            self._encode(instruction, document)
+            self._channel.send("returned", {"index": self._index}, document.finish())
+        except Unencodable as fault:
+            raise InstructionFailed("serialization", fault.message(), fault.__cause__) from None
+        except Exception as raised:
+            message = "the value cannot be returned: " + ending_message_of(raised)
+            raise InstructionFailed("serialization", message, raised) from None
+        finally:
+            document.close()
+
+    def _encode(self, instruction: dict[str, Any], document: ValueDocument) -> None:
+        kind = instruction.get("kind")
+        if kind == "file":
+            self._directory.encode_file(self._path_of(instruction["path"]), document)
+        elif kind == "folder":
+            self._directory.encode_folder(self._path_of(instruction["path"]), document)
+        else:
+            handle = self._handles[instruction["value"]["$ref"]]
+            if handle.kind != "value":
+                raise Unencodable("a handle of a module or function cannot be returned")
+            ValueEncoder(document, self._arrays).encode(handle.value)
+
+    def _path_of(self, field: Any) -> str:
+        id = _reference(field)
+        path = field if id is None else self._handles[id].value
+        if not issubclass(type(path), str):
+            raise Unencodable("the path must be a string, and it is of type " + _type_name(type(path)))
+        try:
+            return normalise(str.__str__(path))
+        except BadPath as error:
+            raise Unencodable(message_of(error)) from None
+
+
+_type_name = type.__dict__["__name__"].__get__
+
+
+def _reference(field: Any) -> Optional[str]:
+    """The id of a handle, where an object of exactly the shape {"$ref": id} stands."""
+    if type(field) is dict and len(field) == 1 and type(field.get("$ref")) is str:
+        return field["$ref"]
+    return None
+
+
+def _finish_gpu_work(torch: Any) -> None:
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
+def count_uses(instructions: list[dict[str, Any]], blobs: dict[str, Blob]) -> None:
+    """Tells each blob how many instructions will ask for it."""
+    for instruction in instructions:
+        if instruction["op"] == "upload" and instruction["kind"] != "module":
+            blobs[instruction["blob"]].uses_left += 1

@@ -1,0 +1,35 @@
+"""The GPU lease as the runtime sees it: held from the first instruction that needs it, given back around `cpu_only`
+runs.
+
+Theory of operation. The executor owns the lease; this is the side that asks. On a CPU server it is granted at once
+and without devices, so that there is one course of events everywhere.
+"""
+
+from __future__ import annotations
+
+from frames import Channel
+
+
+class Lease:
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._held = False
+
+    def acquire(self, index: int) -> None:
+        """Waits until the lease is held. `index`: the instruction that needs it."""
+        if self._held:
+            return
+        self._channel.send("lease_request", {"index": index})
+        while self._channel.receive_or_exit().type != "lease_granted":
+            pass
+        self._held = True
+
+    def release(self, index: int) -> None:
+        """Requires: nothing is running on the GPU."""
+        if self._held:
+            self._channel.send("lease_release", {"index": index})
+            self._held = False
+
+    @property
+    def held(self) -> bool:
+        return self._held

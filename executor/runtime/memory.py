@@ -1,0 +1,99 @@
+"""Content in anonymous memory: sealed when it is written, mapped when it is read.
+
+Theory of operation. A blob arrives as a sealed memfd. It is mapped at once, privately and writably, and its
+descriptor is closed: thousands of blobs must not eat up the program's descriptors. Pages are shared with the server
+until somebody writes to them, so the last use of a blob can be handed the mapping itself, and only earlier uses copy.
+"""
+
+from __future__ import annotations
+
+from _weakref import ref
+from posix import close, fstat, write
+from typing import Any
+
+from kernel import map_private, memfd_create, memory_at, seal, unmap
+
+# One value in memory, text or data; schema/limits.h, kReturnedBytesMax.
+RETURNED_BYTES_MAX = 1024 * 1024 * 1024
+
+
+class TooLarge(Exception):
+    """What is returned would pass RETURNED_BYTES_MAX."""
+
+
+class Writer:
+    """A memfd being written. Close it when it was sent."""
+
+    def __init__(self) -> None:
+        self.fd = memfd_create(b"kcoral-returned")
+        self.size_bytes = 0
+
+    def append(self, content: Any) -> None:
+        """Appends a contiguous buffer of bytes."""
+        rest = memoryview(content)
+        if self.size_bytes + rest.nbytes > RETURNED_BYTES_MAX:
+            raise TooLarge
+        if rest.nbytes == 0:
+            return
+        rest = rest.cast("B")
+        while rest.nbytes > 0:
+            written = write(self.fd, rest)
+            self.size_bytes += written
+            rest = rest[written:]
+
+    def seal(self) -> None:
+        seal(self.fd)
+
+    def close(self) -> None:
+        close(self.fd)
+
+
+class Blob:
+    """The content of one upload, mapped. `uses_left` says how many instructions will still ask for it."""
+
+    def __init__(self, fd: int) -> None:
+        """Takes the descriptor."""
+        self.size_bytes = fstat(fd).st_size
+        self.uses_left = 0
+        self._address = map_private(fd, self.size_bytes) if self.size_bytes > 0 else 0
+        close(fd)
+
+    def view(self) -> memoryview:
+        """The content, to be read before this returns to the program."""
+        if self.size_bytes == 0:
+            return memoryview(b"")
+        return memoryview(memory_at(self._address, self.size_bytes)).cast("B")
+
+    def take(self) -> Any:
+        """A writable buffer with the content, for the program to keep; it is nobody else's."""
+        self.uses_left -= 1
+        if self.uses_left > 0 or self.size_bytes == 0:
+            return bytearray(self.view())
+        address, size_bytes = self._address, self.size_bytes
+        buffer = memory_at(address, size_bytes)
+        _mappings[address] = ref(buffer, lambda _: _drop_mapping(address, size_bytes))
+        return buffer
+
+
+# Mappings that were handed to the program, unmapped when the last array over them is gone.
+_mappings: dict[int, ref] = {}
+
+
+def _drop_mapping(address: int, size_bytes: int) -> None:
+    _mappings.pop(address, None)
+    unmap(address, size_bytes)
+
+
+def read_all(fd: int) -> bytes:
+    """The content of a memfd that was passed along; the descriptor is closed, its file position left alone."""
+    blob = Blob(fd)
+    blob.uses_left = 1
+    return bytes(blob.take())
+
+
+def sealed_copy(content: bytes) -> Writer:
+    """Small content, sealed."""
+    writer = Writer()
+    writer.append(content)
+    writer.seal()
+    return writer

@@ -1,0 +1,136 @@
+"""What a zygote does before it is ready: import the heavy modules, prove that its forks work, see what is installed.
+
+Theory of operation. A module that starts threads when it is imported can leave every fork of the process hanging in
+its first parallel loop. So after the imports a fork works for a moment with each library that is known to run in
+parallel; one that does not come back in time condemns the preload by name, at the start, instead of every program
+later.
+
+Versions are read from the packages' metadata: asking a package itself would import it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import os
+import platform
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import traceback
+from typing import Any, Callable, Optional
+
+from kernel import pidfd_open
+
+PROBE_SECONDS = 5.0
+_NVCC_SECONDS = 10.0
+_PROBE_SIZE = 512  # a product of matrices this large is shared out among threads
+_PROBE_ELEMENTS = 1 << 20
+
+# Versions as `/health` names them: the distributions that may hold them, in the order of preference.
+_DISTRIBUTIONS = {
+    "torch": ("torch",),
+    "cuda": ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu13", "nvidia-cuda-runtime-cu12"),
+    "tvm": ("apache-tvm", "tvm"),
+    "tvm_ffi": ("apache-tvm-ffi",),
+    "triton": ("triton",),
+    "cutlass": ("nvidia-cutlass-dsl",),
+    "numpy": ("numpy",),
+}
+
+
+class PreloadFailed(Exception):
+    """The zygote cannot serve; the message says which preload is at fault and why."""
+
+
+def import_all(names: list[str]) -> None:
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except BaseException as error:
+            reason = "".join(traceback.format_exception_only(type(error), error)).strip()
+            raise PreloadFailed("the preload %r cannot be imported: %s" % (name, reason)) from error
+
+
+def prove_forks(names: list[str], seconds: float = PROBE_SECONDS) -> None:
+    """Lets a fork work with each library that is loaded. Raises PreloadFailed."""
+    for library, work in (("numpy", _work_with_numpy), ("torch", _work_with_torch)):
+        module = sys.modules.get(library)
+        if module is not None:
+            reason = _fork_fails(lambda: work(module), seconds)
+            if reason is not None:
+                blamed = library if library in names else "%s (imported by one of: %s)" % (library, ", ".join(names))
+                raise PreloadFailed("the preload %s does not work in a fork: %s" % (blamed, reason))
+
+
+def _fork_fails(work: Callable[[], None], seconds: float) -> Optional[str]:
+    """None if a fork did its work in time, else what happened."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            work()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    pidfd = pidfd_open(child)
+    try:
+        poll = select.poll()
+        poll.register(pidfd, select.POLLIN)
+        if not poll.poll(seconds * 1000):
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            return "it hung for %g s in parallel work" % seconds
+    finally:
+        os.close(pidfd)
+    status = os.waitpid(child, 0)[1]
+    return None if status == 0 else "parallel work in it ended with wait status %d" % status
+
+
+def _work_with_numpy(numpy: Any) -> None:
+    matrix = numpy.ones((_PROBE_SIZE, _PROBE_SIZE))
+    assert (matrix @ matrix)[0, 0] == _PROBE_SIZE
+
+
+def _work_with_torch(torch: Any) -> None:
+    matrix = torch.ones((_PROBE_SIZE, _PROBE_SIZE))
+    assert (matrix @ matrix)[0, 0].item() == _PROBE_SIZE
+    assert torch.ones(_PROBE_ELEMENTS).exp().log().sum().item() > 0
+
+
+def versions() -> dict[str, str]:
+    """What is installed, without importing any of it."""
+    found = {"python": platform.python_version()}
+    for name, distributions in _DISTRIBUTIONS.items():
+        for distribution in distributions:
+            try:
+                found[name] = importlib.metadata.version(distribution)
+                break
+            except importlib.metadata.PackageNotFoundError:
+                continue
+    nvcc = _nvcc_version()
+    if nvcc is not None:
+        found["nvcc"] = nvcc
+        found.setdefault("cuda", nvcc)
+    return found
+
+
+def _nvcc_version() -> Optional[str]:
+    """The release that `nvcc --version` names, as in "Cuda compilation tools, release 12.4, V12.4.131"."""
+    nvcc = shutil.which("nvcc")
+    if nvcc is None:
+        return None
+    try:
+        said = subprocess.run(
+            [nvcc, "--version"], capture_output=True, text=True, timeout=_NVCC_SECONDS, check=True
+        ).stdout
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None
+    for word in said.replace(",", " ").split():
+        if word.startswith("V") and word[1:2].isdigit():
+            return word[1:]
+    return None

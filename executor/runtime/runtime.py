@@ -1,0 +1,67 @@
+"""The runtime: the process of one program, from the fork to its end.
+
+Theory of operation. The zygote forked it into the program's pid namespace. It enters the rest of the sandbox, becomes
+a fresh script, says `ready`, and waits (a runtime may stand by for a long time). Then it is handed one program with
+its blobs, runs the instructions, and waits to be killed: it never returns into the interpreter's own ending, so
+threads and exit handlers of the program neither delay nor change the answer.
+
+Nothing of the program is read before `enter_program` succeeded.
+"""
+
+from __future__ import annotations
+
+from posix import close
+from typing import Any, NoReturn, Sequence
+
+from boundary import Boundary
+from environment import Streams, become_fresh
+from errors import message_of, name_of
+from frames import Channel, end_process
+from instructions import Execution, count_uses
+from jsontext import parse
+from memory import Blob, read_all
+from namespaces import Namespaces, Places, Refused
+
+_FAILED = 70  # EX_SOFTWARE: our own code failed, and could not even say so
+
+
+def run(
+    fds: Sequence[int], devices: Sequence[Any], namespaces: Namespaces, places: Places, streams: Streams
+) -> NoReturn:
+    """Becomes the runtime that serves the socket `fds[0]`, with `fds[1:3]` as its output.
+
+    Called in a fork, whose caller ends it should this raise."""
+    try:
+        namespaces.enter_program()
+        channel = Channel(become_fresh(fds[0], fds[1], fds[2], devices, places))
+        boundary = Boundary(streams.flush)
+    except BaseException as error:
+        message = message_of(error) if type(error) is Refused else name_of(error) + ": " + message_of(error)
+        Channel(fds[0]).send("setup_failed", {"message": message})
+        end_process(1)
+    try:
+        channel.send("ready")
+        instructions, blobs = _receive_program(channel)
+        Execution(channel, boundary, places, blobs).run_program(instructions)
+        while True:
+            channel.receive_or_exit().close()
+    except BaseException:
+        end_process(_FAILED)
+
+
+def _receive_program(channel: Channel) -> tuple[list[dict[str, Any]], dict[str, Blob]]:
+    frame = channel.receive_or_exit()
+    while frame.type != "program":
+        frame.close()
+        frame = channel.receive_or_exit()
+    program = parse(read_all(frame.fds[0]).decode("utf-8"))
+    blobs: dict[str, Blob] = {}
+    while len(blobs) < frame.fields["blobs"]:
+        more = channel.receive_or_exit()
+        for digest, fd in zip(more.fields["sha256"], more.fds):
+            if digest in blobs:
+                close(fd)
+            else:
+                blobs[digest] = Blob(fd)
+    count_uses(program["instructions"], blobs)
+    return program["instructions"], blobs

@@ -1,0 +1,74 @@
+#include "executor/supervisor/output_capture.h"
+
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+namespace kcoral::executor {
+namespace {
+
+// What a program can write while the executor does something else. Refused to users with many pipes: then it stays 64
+// KiB.
+constexpr int kPipeBytes = 1 << 20;
+constexpr size_t kReadBytes = 64 * 1024;
+
+}  // namespace
+
+Result<std::unique_ptr<OutputCapture>> OutputCapture::create(EventLoop& loop, uint64_t limit_bytes,
+                                                             std::function<void()> on_truncated, UniqueFd& theirs) {
+  std::array<int, 2> pipe;
+  if (::pipe2(pipe.data(), O_CLOEXEC) != 0) return fail_errno("pipe2");
+  UniqueFd ours(pipe[0]);
+  theirs.reset(pipe[1]);
+  // Only our end: the flag belongs to the open file, and a program expects blocking writes.
+  if (::fcntl(ours.get(), F_SETFL, O_NONBLOCK) != 0) return fail_errno("fcntl", "pipe");
+  ::fcntl(ours.get(), F_SETPIPE_SZ, kPipeBytes);
+  const int fd = ours.get();
+  std::unique_ptr<OutputCapture> capture(
+      new OutputCapture(loop, std::move(ours), limit_bytes, std::move(on_truncated)));
+  auto watched = loop.watch(fd, EPOLLIN, [raw = capture.get()](uint32_t) { raw->read_up_to(kPipeBytes); });
+  if (!watched) return fail(watched.error());
+  return capture;
+}
+
+OutputCapture::OutputCapture(EventLoop& loop, UniqueFd pipe, uint64_t limit_bytes, std::function<void()> on_truncated)
+    : loop_(loop), pipe_(std::move(pipe)), limit_bytes_(limit_bytes), on_truncated_(std::move(on_truncated)) {}
+
+OutputCapture::~OutputCapture() { close(); }
+
+void OutputCapture::close() {
+  if (!pipe_) return;
+  loop_.unwatch(pipe_.get());
+  pipe_.reset();
+}
+
+void OutputCapture::read_what_is_there() {
+  int available = 0;
+  if (pipe_ && ::ioctl(pipe_.get(), FIONREAD, &available) == 0) read_up_to(static_cast<size_t>(available));
+}
+
+void OutputCapture::read_up_to(size_t bytes_max) {
+  std::array<char, kReadBytes> buffer;
+  while (bytes_max > 0 && pipe_) {
+    const ssize_t size = ::read(pipe_.get(), buffer.data(), std::min(buffer.size(), bytes_max));
+    if (size < 0 && errno == EINTR) continue;
+    if (size < 0 && errno == EAGAIN) return;
+    if (size <= 0) return close();
+    bytes_max -= static_cast<size_t>(size);
+    keep(std::string_view(buffer.data(), static_cast<size_t>(size)));
+  }
+}
+
+void OutputCapture::keep(std::string_view bytes) {
+  const size_t room = static_cast<size_t>(limit_bytes_) - bytes_.size();
+  bytes_.append(bytes.substr(0, room));
+  if (bytes.size() <= room || is_truncated_) return;
+  is_truncated_ = true;
+  on_truncated_();
+}
+
+}  // namespace kcoral::executor

@@ -1,0 +1,353 @@
+#include "executor/supervisor/program_run.h"
+
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdlib>
+#include <fstream>
+#include <utility>
+
+#include "executor/frame_fields.h"
+#include "executor/outcome_frames.h"
+#include "executor/pidfd.h"
+#include "schema/limits.h"
+
+namespace kcoral::executor {
+namespace {
+
+using schema::InstructionErrorKind;
+using schema::Outcome;
+
+// A process closes its descriptors just before it ends; what closes its socket and lives on for longer than this is a
+// program that closed what is not its own.
+constexpr auto kClosedWait = std::chrono::seconds(2);
+// A runtime reads a grant before it asks for the next lease; one that does not read would fill our memory.
+constexpr size_t kQueuedFramesMax = 1024;
+
+/// The bounds that were applied at admission are the server's; here every program that got that far is accepted.
+schema::ProgramBounds any_bounds() {
+  schema::ProgramBounds bounds;
+  bounds.timeout_seconds_max = 1e9;
+  bounds.output_limit_bytes_max = uint64_t{1} << 40;
+  bounds.gpu_count_max = limits::kGpuCountMax;
+  return bounds;
+}
+
+std::string describe_death(const ExitStatus& status) {
+  if (!status.by_signal) return fmt::format("the program ended its process with {}", describe(status));
+  std::string message = fmt::format("the program's process was killed by {}", describe(status));
+  if (status.number == SIGXCPU) message += ": it used all of its CPU time";
+  if (status.number == SIGXFSZ) message += ": a file reached the largest size allowed";
+  if (status.number == SIGKILL) message += ", by itself or because memory ran out";
+  return message;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ProgramRun>> ProgramRun::start(EventLoop& loop, Slot& slot, uint64_t id, RunRequest request,
+                                                      Handlers handlers) {
+  auto text = request.program->view();
+  if (!text) return fail(text.error());
+  auto program = schema::parse_program(*text, any_bounds());
+  if (!program)
+    return fail(ErrorKind::kEngine, "a program that was admitted is malformed: {}", program.error().message);
+  std::unique_ptr<ProgramRun> run(
+      new ProgramRun(loop, id, std::move(request), std::move(*program), std::move(handlers)));
+  if (auto opened = run->open(slot); !opened) return fail(opened.error());
+  return run;
+}
+
+ProgramRun::ProgramRun(EventLoop& loop, uint64_t id, RunRequest request, schema::Program program, Handlers handlers)
+    : loop_(loop),
+      id_(id),
+      request_(std::move(request)),
+      program_(std::move(program)),
+      handlers_(std::move(handlers)),
+      assigned_at_(loop.clock().now()),
+      records_(loop, request_.request_id, [this](const nlohmann::json& frame) { handlers_.send(frame, {}); }),
+      conversation_(program_, loop.clock(), [this](const nlohmann::ordered_json& record) { records_.add(record); }) {}
+
+ProgramRun::~ProgramRun() {
+  for (const auto* timer : {&deadline_timer_, &kill_timer_, &closed_timer_}) {
+    if (*timer) loop_.cancel(**timer);
+  }
+  if (runtime_watched_) loop_.unwatch(runtime_pidfd_.get());
+  if (init_watched_) loop_.unwatch(init_pidfd_.get());
+}
+
+Status ProgramRun::open(Slot& slot) {
+  UniqueFd out_end, err_end;
+  for (const auto& [stream, capture, end] :
+       {std::tuple{"stdout", &out_, &out_end}, std::tuple{"stderr", &err_, &err_end}}) {
+    auto created = OutputCapture::create(
+        loop_, request_.output_limit_bytes,
+        [this, stream] {
+          records_.add({{"event", "output_truncated"}, {"stream", stream}});
+        },
+        *end);
+    if (!created) return fail(created.error());
+    *capture = std::move(*created);
+  }
+  auto sockets = make_frame_sockets();
+  if (!sockets) return fail(sockets.error());
+  auto channel = FrameChannel::create(loop_, std::move(sockets->ours),
+                                      {[this](Frame frame) { on_runtime_frame(std::move(frame)); },
+                                       [this](std::optional<Error> error) { on_runtime_closed(std::move(error)); }});
+  if (!channel) return fail(channel.error());
+  runtime_channel_ = std::move(*channel);
+  deadline_timer_ = loop_.run_after(request_.timeout, [this] { on_deadline(); });
+  slot.prepare(id_, request_.devices, std::move(sockets->theirs), std::move(out_end), std::move(err_end));
+  return {};
+}
+
+// --- what the slot and the server say ---
+
+void ProgramRun::on_prepared(UniqueFd init, UniqueFd runtime) {
+  if (init_pidfd_ || is_done_) return;
+  init_pidfd_ = std::move(init);
+  runtime_pidfd_ = std::move(runtime);
+  const auto watched = loop_.watch(runtime_pidfd_.get(), EPOLLIN, [this](uint32_t) { on_runtime_ended(); });
+  runtime_watched_ = watched.has_value();
+  if (!watched) fail_run(InstructionErrorKind::kEngine, watched.error().message);
+  if (is_ending_) return kill_init();
+  send_program();
+}
+
+void ProgramRun::on_prepare_failed(std::string message) {
+  no_processes_ = true;
+  if (!is_decided()) fail_run(InstructionErrorKind::kEngine, "no process could be prepared: " + message);
+  finish_if_gone();
+}
+
+void ProgramRun::on_exited(const ProcessEnd& end) {
+  (end.process == ProcessEnd::Process::kRuntime ? runtime_status_ : init_status_) = end.status;
+  finish_if_gone();
+}
+
+Status ProgramRun::add_blobs(Frame frame) {
+  auto digests = strings_field(frame.body, "sha256");
+  if (!digests) return fail(digests.error());
+  if (digests->size() != frame.fds.size() || frame.fds.size() > request_.blob_count - blobs_received_) {
+    return fail(ErrorKind::kEngine, "{} blobs with {} descriptors, {} expected", digests->size(), frame.fds.size(),
+                request_.blob_count - blobs_received_);
+  }
+  blobs_received_ += frame.fds.size();
+  waiting_blobs_.push_back(std::move(frame));
+  if (program_sent_) forward_blobs();
+  return {};
+}
+
+void ProgramRun::forward_blobs() {
+  for (Frame& frame : std::exchange(waiting_blobs_, {})) {
+    std::vector<OutgoingFd> fds;
+    for (UniqueFd& fd : frame.fds) fds.emplace_back(std::move(fd));
+    runtime_channel_->send({{"type", "blobs"}, {"sha256", frame.body["sha256"]}}, std::move(fds));
+  }
+}
+
+// --- what the runtime says ---
+
+void ProgramRun::on_runtime_frame(Frame frame) {
+  if (is_decided()) return;
+  auto meaning = conversation_.take(std::move(frame));
+  if (!meaning) return fail_run(InstructionErrorKind::kEngine, meaning.error().message);
+  switch (*meaning) {
+    case RuntimeConversation::Meaning::kProgress:
+    case RuntimeConversation::Meaning::kLeaseRelease:
+      return;
+    case RuntimeConversation::Meaning::kReady:
+      is_ready_ = true;
+      return send_program();
+    case RuntimeConversation::Meaning::kLeaseRequest:
+      if (runtime_channel_->queued_frames() > kQueuedFramesMax) {
+        return fail_run(InstructionErrorKind::kEngine, "the runtime does not read what it asks for");
+      }
+      // Without devices there is nothing to wait for: granted at once, and no time counts as waiting or holding.
+      return runtime_channel_->send({{"type", "lease_granted"}, {"devices", request_.devices}});
+    case RuntimeConversation::Meaning::kOver:
+      return answer();
+  }
+}
+
+void ProgramRun::send_program() {
+  // `ready` and `prepared` come on two sockets, in either order. Only with both may the program begin, so that
+  // `running` comes before everything that it does.
+  if (!is_ready_ || !runtime_pidfd_ || program_sent_) return;
+  program_sent_ = true;
+  runtime_channel_->send({{"type", "program"}, {"blobs", request_.blob_count}}, {request_.program});
+  forward_blobs();
+  handlers_.send({{"type", "running"}, {"request_id", request_.request_id.str()}, {"pid", runtime_host_pid()}}, {});
+}
+
+int ProgramRun::runtime_host_pid() const {
+  std::ifstream info("/proc/self/fdinfo/" + std::to_string(runtime_pidfd_.get()));
+  for (std::string line; std::getline(info, line);) {
+    // -1 when it has ended already.
+    if (line.starts_with("Pid:")) return std::max(0, std::atoi(line.c_str() + 4));
+  }
+  return 0;
+}
+
+void ProgramRun::on_runtime_closed(std::optional<Error> error) {
+  if (is_decided()) return;
+  if (error) return fail_run(InstructionErrorKind::kEngine, "the runtime sent what is no frame: " + error->message);
+  closed_timer_ = loop_.run_after(kClosedWait, [this] {
+    closed_timer_.reset();
+    if (!is_decided()) {
+      fail_run(InstructionErrorKind::kRuntime,
+               "the program closed the connection between its process and the executor");
+    }
+  });
+}
+
+void ProgramRun::on_runtime_ended() {
+  loop_.unwatch(runtime_pidfd_.get());
+  runtime_watched_ = false;
+  // What it said before it ended counts: a program may end its process right after its last instruction.
+  if (is_decided() || answered_meanwhile()) return;
+  runtime_died_ = true;
+  end_processes();
+}
+
+bool ProgramRun::answered_meanwhile() {
+  runtime_channel_->receive_all();
+  return is_decided();
+}
+
+// --- how it ends ---
+
+void ProgramRun::on_deadline() {
+  deadline_timer_.reset();
+  if (is_decided() || answered_meanwhile()) return;
+  records_.add({{"event", "deadline_passed"}, {"index", conversation_.current()}});
+  decide({Outcome::Ending::kTimedOut, std::nullopt,
+          fmt::format("the deadline of {:g} s passed {}", std::chrono::duration<double>(request_.timeout).count(),
+                      place())});
+}
+
+void ProgramRun::cancel() {
+  if (is_decided() || answered_meanwhile()) return;
+  decide({Outcome::Ending::kCancelled, std::nullopt, fmt::format("cancelled {}", place())});
+}
+
+std::string ProgramRun::place() const {
+  if (conversation_.is_instruction_running()) return "in " + describe(program_, conversation_.current());
+  return "before " + describe(program_, conversation_.current());
+}
+
+void ProgramRun::fail_run(InstructionErrorKind kind, std::string message) {
+  decide({Outcome::Ending::kFailed, conversation_.error_here(kind, std::move(message)), {}});
+}
+
+void ProgramRun::answer() {
+  Verdict verdict;
+  verdict.error = conversation_.error();
+  verdict.ending = verdict.error ? Outcome::Ending::kFailed : Outcome::Ending::kCompleted;
+  verdict_ = std::move(verdict);
+  // Complete at this moment: whatever the program left running neither delays nor changes it.
+  send_outcome();
+  end_processes();
+}
+
+void ProgramRun::decide(Verdict verdict) {
+  if (is_decided()) return;
+  verdict_ = std::move(verdict);
+  end_processes();
+}
+
+void ProgramRun::end_processes() {
+  is_ending_ = true;
+  kill_timer_ = loop_.run_after(limits::kKillWait, [this] { on_kill_wait_over(); });
+  if (init_pidfd_) kill_init();
+}
+
+void ProgramRun::kill_init() {
+  if (init_watched_) return;
+  signal_process(init_pidfd_.get(), SIGKILL);
+  const auto watched = loop_.watch(init_pidfd_.get(), EPOLLIN, [this](uint32_t) {
+    loop_.unwatch(init_pidfd_.get());
+    init_watched_ = false;
+    init_gone_ = true;
+    finish_if_gone();
+  });
+  init_watched_ = watched.has_value();  // else the wait runs out, and the slot is replaced
+}
+
+void ProgramRun::finish_if_gone() {
+  const bool is_gone = no_processes_ || (init_gone_ && runtime_status_ && init_status_);
+  if (!is_ending_ || !is_gone || is_done_) return;
+  is_done_ = true;
+  if (kill_timer_) loop_.cancel(*kill_timer_);
+  kill_timer_.reset();
+  if (!verdict_) verdict_ = verdict_on_death();
+  if (!outcome_sent_) send_outcome();
+  if (runtime_status_) {
+    records_.add(
+        {{"event", "process_exited"}, {runtime_status_->by_signal ? "signal" : "code", runtime_status_->number}});
+  }
+  records_.flush();
+  handlers_.on_done(Aftermath::kClean);
+}
+
+void ProgramRun::on_kill_wait_over() {
+  kill_timer_.reset();
+  if (is_done_) return;
+  is_done_ = true;
+  if (!verdict_) verdict_ = verdict_on_death();
+  const std::string note = fmt::format("; its processes could not be ended within {} s, and the slot is quarantined",
+                                       limits::kKillWait.count());
+  if (verdict_->error) {
+    verdict_->error->message += note;
+  } else {
+    verdict_->message += note;
+  }
+  if (!outcome_sent_) send_outcome();
+  records_.flush();
+  handlers_.on_done(Aftermath::kQuarantine);
+}
+
+ProgramRun::Verdict ProgramRun::verdict_on_death() const {
+  if (!conversation_.has_started()) {
+    return {Outcome::Ending::kFailed,
+            conversation_.error_here(InstructionErrorKind::kEngine,
+                                     fmt::format("the runtime ended before the first instruction ({})",
+                                                 runtime_status_ ? describe(*runtime_status_) : "status unknown")),
+            {}};
+  }
+  const std::string message = runtime_status_ ? describe_death(*runtime_status_) : "the program's process ended";
+  return {Outcome::Ending::kFailed, conversation_.error_here(InstructionErrorKind::kRuntime, message), {}};
+}
+
+void ProgramRun::send_outcome() {
+  outcome_sent_ = true;
+  if (deadline_timer_) loop_.cancel(*deadline_timer_);
+  deadline_timer_.reset();
+  out_->read_what_is_there();
+  err_->read_what_is_there();
+
+  Outcome outcome;
+  outcome.ending = verdict_->ending;
+  outcome.error = verdict_->error;
+  outcome.message = verdict_->message;
+  std::string summary = "[]";
+  if (outcome.ending == Outcome::Ending::kCompleted || outcome.ending == Outcome::Ending::kFailed) {
+    summary = conversation_.results_summary();
+    outcome.returns = conversation_.take_returns();
+    outcome.parts = conversation_.take_parts();
+  }
+  outcome.stdout_bytes = out_->bytes();
+  outcome.stderr_bytes = err_->bytes();
+  outcome.stdout_truncated = out_->is_truncated();
+  outcome.stderr_truncated = err_->is_truncated();
+  outcome.elapsed_ms = to_ms(loop_.clock().now() - assigned_at_);
+
+  records_.flush();
+  auto report = make_report(outcome, std::move(summary));
+  auto frames = report ? encode_report(request_.request_id, *report)
+                       : Result<std::vector<EncodedFrame>>(tl::unexpected<Error>(report.error()));
+  KCORAL_CHECK(frames.has_value());  // fails only without memory or descriptors; the executor is then replaced
+  for (EncodedFrame& frame : *frames) handlers_.send(frame.body, std::move(frame.fds));
+}
+
+}  // namespace kcoral::executor

@@ -1,0 +1,131 @@
+// One program's run: from its assignment to the moment when nothing of it is left.
+//
+// It promises: exactly one outcome is sent, then `on_done` once; between the two only what the processes left behind is
+// cleaned away. An answer (the runtime completed, or an instruction failed) goes out at once; every other ending
+// (deadline, cancel, a runtime that died or said what it must not) goes out when the program's processes are gone, or
+// after limits::kKillWait without that, and then says so. The first ending wins.
+//
+// A program's processes are ended through the pidfd of its kcoral-init and in no other way.
+// Belongs to its loop's thread. `on_done` may destroy it only after returning to the loop.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/event_loop.h"
+#include "base/uuid.h"
+#include "executor/frame_channel.h"
+#include "executor/supervisor/output_capture.h"
+#include "executor/supervisor/run_records.h"
+#include "executor/supervisor/runtime_conversation.h"
+#include "executor/supervisor/slot.h"
+#include "schema/outcome.h"
+
+namespace kcoral::executor {
+
+struct RunRequest {
+  Uuid request_id;
+  std::chrono::milliseconds timeout{};
+  uint64_t output_limit_bytes = 0;
+  std::vector<int> devices;  // none on a CPU server
+  size_t blob_count = 0;
+  std::shared_ptr<const SealedMemory> program;
+};
+
+class ProgramRun {
+ public:
+  enum class Aftermath { kClean, kQuarantine };  // kQuarantine: its processes could not be ended
+  struct Handlers {
+    std::function<void(const nlohmann::json& body, std::vector<OutgoingFd> fds)> send;  // to the server
+    std::function<void(Aftermath aftermath)> on_done;
+  };
+
+  /// Asks `slot` for a runtime under the number `id`; the caller passes on what the slot says about it. The deadline
+  /// runs from here. An error: nothing was started.
+  static Result<std::unique_ptr<ProgramRun>> start(EventLoop& loop, Slot& slot, uint64_t id, RunRequest request,
+                                                   Handlers handlers);
+  ~ProgramRun();
+  ProgramRun(const ProgramRun&) = delete;
+  ProgramRun& operator=(const ProgramRun&) = delete;
+
+  uint64_t id() const { return id_; }
+  const Uuid& request_id() const { return request_.request_id; }
+
+  /// A `blobs` frame of the server.
+  Status add_blobs(Frame frame);
+  void cancel();
+  void on_prepared(UniqueFd init, UniqueFd runtime);
+  void on_prepare_failed(std::string message);
+  void on_exited(const ProcessEnd& end);
+
+ private:
+  /// How it ended, before output and times are known.
+  struct Verdict {
+    schema::Outcome::Ending ending = schema::Outcome::Ending::kFailed;
+    std::optional<schema::InstructionError> error;
+    std::string message;
+  };
+
+  ProgramRun(EventLoop& loop, uint64_t id, RunRequest request, schema::Program program, Handlers handlers);
+  Status open(Slot& slot);
+
+  void on_runtime_frame(Frame frame);
+  void on_runtime_closed(std::optional<Error> error);
+  void on_runtime_ended();
+  void send_program();
+  void on_deadline();
+  void on_kill_wait_over();
+
+  bool is_decided() const { return verdict_.has_value() || runtime_died_; }
+  bool answered_meanwhile();
+  void answer();
+  void fail_run(schema::InstructionErrorKind kind, std::string message);
+  void decide(Verdict verdict);
+  void end_processes();
+  void kill_init();
+  void finish_if_gone();
+  Verdict verdict_on_death() const;
+  std::string place() const;
+  void send_outcome();
+  void forward_blobs();
+  int runtime_host_pid() const;
+
+  EventLoop& loop_;
+  const uint64_t id_;
+  RunRequest request_;
+  schema::Program program_;
+  Handlers handlers_;
+  SteadyTime assigned_at_;
+  RunRecords records_;
+  RuntimeConversation conversation_;
+  std::unique_ptr<OutputCapture> out_;
+  std::unique_ptr<OutputCapture> err_;
+
+  std::unique_ptr<FrameChannel> runtime_channel_;
+  UniqueFd init_pidfd_;
+  UniqueFd runtime_pidfd_;
+  bool runtime_watched_ = false;
+  bool init_watched_ = false;
+  bool is_ready_ = false;
+  bool program_sent_ = false;
+  std::vector<Frame> waiting_blobs_;
+  size_t blobs_received_ = 0;
+
+  std::optional<Verdict> verdict_;
+  bool runtime_died_ = false;  // then the verdict waits for its status
+  bool outcome_sent_ = false;
+  bool is_ending_ = false;
+  bool is_done_ = false;
+  bool init_gone_ = false;
+  bool no_processes_ = false;  // none were prepared
+  std::optional<ExitStatus> runtime_status_;
+  std::optional<ExitStatus> init_status_;
+  std::optional<EventLoop::TimerId> deadline_timer_;
+  std::optional<EventLoop::TimerId> kill_timer_;
+  std::optional<EventLoop::TimerId> closed_timer_;
+};
+
+}  // namespace kcoral::executor

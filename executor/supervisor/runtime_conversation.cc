@@ -1,0 +1,303 @@
+#include "executor/supervisor/runtime_conversation.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/memfd.h"
+#include "executor/frame_fields.h"
+#include "schema/json_reader.h"
+#include "schema/limits.h"
+
+namespace kcoral::executor {
+namespace {
+
+using schema::InstructionErrorKind;
+using schema::JsonReader;
+
+// An error document: its message and traceback are cut when they are rendered, but not read without bound.
+constexpr uint64_t kErrorDocumentBytesMax = limits::kMiB;
+// Around the value itself: "value", "parts" and the lists in it.
+constexpr int kDocumentDepthMax = limits::kValueDepthMax * 2 + 8;
+
+bool is_return(const schema::Instruction& instruction) {
+  return std::holds_alternative<schema::ReturnValue>(instruction.operation) ||
+         std::holds_alternative<schema::ReturnPath>(instruction.operation);
+}
+
+/// Bytes of the largest of `fds`.
+uint64_t largest_of(const std::vector<UniqueFd>& fds) {
+  uint64_t largest = 0;
+  for (const UniqueFd& fd : fds) {
+    struct stat status;
+    if (::fstat(fd.get(), &status) == 0) largest = std::max(largest, static_cast<uint64_t>(status.st_size));
+  }
+  return largest;
+}
+
+struct ValueDocument {
+  std::string_view value;
+  std::vector<std::pair<uint64_t, uint64_t>> pieces;  // offset, length
+};
+
+Result<uint64_t> read_offset(JsonReader& reader) {
+  auto text = reader.read_number_text();
+  if (!text) return fail(text.error());
+  const auto number = schema::integer_from(*text);
+  if (!number || *number < 0) return fail(ErrorKind::kEngine, "\"{}\" is no offset or length", *text);
+  return static_cast<uint64_t>(*number);
+}
+
+Status read_pieces(JsonReader& reader, std::vector<std::pair<uint64_t, uint64_t>>& pieces) {
+  return reader.read_array([&](size_t index) -> Status {
+    if (index >= limits::kPartsMax) return fail(ErrorKind::kEngine, "more than {} parts", limits::kPartsMax);
+    std::vector<uint64_t> numbers;
+    auto read = reader.read_array([&](size_t position) -> Status {
+      if (position >= 2) return fail(ErrorKind::kEngine, "a part is [offset, length]");
+      auto number = read_offset(reader);
+      if (!number) return fail(number.error());
+      numbers.push_back(*number);
+      return {};
+    });
+    if (!read) return read;
+    if (numbers.size() != 2) return fail(ErrorKind::kEngine, "a part is [offset, length]");
+    pieces.emplace_back(numbers[0], numbers[1]);
+    return {};
+  });
+}
+
+/// `{"value": V, "parts": [[offset, length], ...]}`; V stays in `text`.
+Result<ValueDocument> parse_value_document(std::string_view text) {
+  JsonReader reader(text, kDocumentDepthMax);
+  ValueDocument document;
+  auto read = reader.read_object([&](const std::string& key) -> Status {
+    if (key == "parts") return read_pieces(reader, document.pieces);
+    if (key != "value") return fail(ErrorKind::kEngine, "a value document has no \"{}\"", key);
+    auto value = reader.read_verbatim();
+    if (!value) return fail(value.error());
+    document.value = *value;
+    return {};
+  });
+  if (!read) return fail(read.error());
+  if (auto ended = reader.expect_end(); !ended) return fail(ended.error());
+  if (document.value.empty()) return fail(ErrorKind::kEngine, "a value document without \"value\"");
+  return document;
+}
+
+/// The type that a wire value begins with: schema::wire_value writes `{"type":"NAME"` first.
+std::string type_of(std::string_view wire_text) {
+  constexpr std::string_view kHead = R"({"type":")";
+  KCORAL_CHECK(wire_text.starts_with(kHead));
+  wire_text.remove_prefix(kHead.size());
+  return std::string(wire_text.substr(0, wire_text.find('"')));
+}
+
+}  // namespace
+
+std::string describe(const schema::Program& program, schema::InstructionIndex index) {
+  const schema::Instruction& instruction = program.instructions.at(index);
+  return fmt::format("instructions[{}] ({} \"{}\")", index, instruction.op(),
+                     is_return(instruction) ? instruction.key : instruction.id);
+}
+
+RuntimeConversation::RuntimeConversation(const schema::Program& program, Clock& clock, AddRecord add_record)
+    : program_(program), clock_(clock), add_record_(std::move(add_record)) {}
+
+Result<RuntimeConversation::Meaning> RuntimeConversation::take(Frame frame) {
+  const std::string type = frame.type();
+  const auto out_of_order = [&] {
+    return fail(ErrorKind::kEngine, "the runtime sent \"{}\" out of order", type.substr(0, 64));
+  };
+  const auto progress = [](Status status) -> Result<Meaning> {
+    if (!status) return fail(status.error());
+    return Meaning::kProgress;
+  };
+  if (over_) return out_of_order();
+  if (type == "ready" || type == "setup_failed") {
+    if (std::exchange(ready_, true)) return out_of_order();
+    if (type == "ready") return Meaning::kReady;
+    auto message = string_field(frame.body, "message");
+    if (!message) return fail(message.error());
+    return fail(ErrorKind::kEnvironment, "the program's sandbox could not be set up: {}", *message);
+  }
+  if (!ready_) return out_of_order();
+  if (type == "started") return progress(take_started(frame));
+  if (type == "completed") {
+    if (running_ || next_ != program_.instructions.size()) return out_of_order();
+    over_ = true;
+    return Meaning::kOver;
+  }
+
+  // The rest is about the instruction that runs.
+  if (auto here = check_here(frame); !here) return fail(here.error());
+  if (type == "finished") return progress(take_finished(frame));
+  if (type == "returned") {
+    // An honest program may do this: its own error, not ours.
+    if (const uint64_t bytes = largest_of(frame.fds); bytes > limits::kReturnedBytesMax) {
+      fail_here(InstructionErrorKind::kSerialization,
+                fmt::format("the value has {} bytes; at most {} can be returned", bytes, limits::kReturnedBytesMax));
+      return Meaning::kOver;
+    }
+    return progress(take_returned(std::move(frame)));
+  }
+  if (type == "failed") {
+    if (auto taken = take_failed(std::move(frame)); !taken) return fail(taken.error());
+    return Meaning::kOver;
+  }
+  if (type == "lease_request" || type == "lease_release") {
+    const bool wanted = type == "lease_request";
+    if (lease_held_ == wanted) return out_of_order();
+    lease_held_ = wanted;
+    return wanted ? Meaning::kLeaseRequest : Meaning::kLeaseRelease;
+  }
+  return fail(ErrorKind::kEngine, "the runtime sent a frame of the unknown type \"{}\"", type.substr(0, 64));
+}
+
+Status RuntimeConversation::check_here(const Frame& frame) const {
+  auto index = unsigned_field(frame.body, "index");
+  if (!index) return fail(index.error());
+  if (!running_ || *index != next_) {
+    return fail(ErrorKind::kEngine, "the runtime sent \"{}\" for instructions[{}], which does not run",
+                frame.type().substr(0, 64), *index);
+  }
+  return {};
+}
+
+Status RuntimeConversation::take_started(const Frame& frame) {
+  auto index = unsigned_field(frame.body, "index");
+  if (!index) return fail(index.error());
+  if (running_ || *index != next_ || next_ >= program_.instructions.size()) {
+    return fail(ErrorKind::kEngine, "the runtime started instructions[{}] out of order", *index);
+  }
+  running_ = true;
+  value_taken_ = false;
+  started_at_ = clock_.now();
+  record_instruction("instruction_started", std::nullopt);
+  return {};
+}
+
+Status RuntimeConversation::take_finished(const Frame&) {
+  if (is_return(program_.instructions[next_]) && !value_taken_) {
+    return fail(ErrorKind::kEngine, "the runtime finished {} without a value", describe(program_, next_));
+  }
+  record_instruction("instruction_finished", to_ms(clock_.now() - started_at_));
+  running_ = false;
+  ++next_;
+  return {};
+}
+
+Status RuntimeConversation::take_returned(Frame frame) {
+  if (!is_return(program_.instructions[next_]) || value_taken_) {
+    return fail(ErrorKind::kEngine, "the runtime returned a value in {} out of order", describe(program_, next_));
+  }
+  if (frame.fds.empty() || frame.fds.size() > 2) {
+    return fail(ErrorKind::kEngine, "a returned value with {} descriptors", frame.fds.size());
+  }
+  auto text_memory = SealedMemory::adopt(std::move(frame.fds[0]), limits::kReturnedBytesMax);
+  if (!text_memory) return fail(text_memory.error());
+  auto text = (*text_memory)->view();
+  if (!text) return fail(text.error());
+  auto document = parse_value_document(*text);
+  if (!document) return fail(ErrorKind::kEngine, "a malformed value document: {}", document.error().message);
+
+  std::shared_ptr<const SealedMemory> data;
+  if (frame.fds.size() == 2) {
+    auto adopted = SealedMemory::adopt(std::move(frame.fds[1]), limits::kReturnedBytesMax);
+    if (!adopted) return fail(adopted.error());
+    data = std::move(*adopted);
+  } else if (!document->pieces.empty()) {
+    return fail(ErrorKind::kEngine, "a returned value has parts but no data");
+  }
+  std::vector<schema::Extent> extents;
+  for (const auto& [offset, length] : document->pieces) extents.push_back({data, offset, length});
+  if (parts_.size() + extents.size() > limits::kPartsMax) {
+    return fail(ErrorKind::kEngine, "a program cannot return more than {} parts", limits::kPartsMax);
+  }
+  const size_t first_part = parts_.size();
+  auto wire_text = schema::wire_value(document->value, extents, parts_);
+  if (!wire_text) return fail(ErrorKind::kEngine, "a malformed value: {}", wire_text.error().message);
+  returns_.push_back({program_.instructions[next_].key, std::move(*wire_text)});
+  value_taken_ = true;
+  record_returned(returns_.back(), first_part);
+  return {};
+}
+
+Status RuntimeConversation::take_failed(Frame frame) {
+  if (value_taken_ && is_return(program_.instructions[next_])) {
+    return fail(ErrorKind::kEngine, "{} failed after it had returned", describe(program_, next_));
+  }
+  if (frame.fds.size() != 1) return fail(ErrorKind::kEngine, "a failure with {} descriptors", frame.fds.size());
+  auto memory = SealedMemory::adopt(std::move(frame.fds[0]), kErrorDocumentBytesMax);
+  if (!memory) return fail(memory.error());
+  auto text = (*memory)->view();
+  if (!text) return fail(text.error());
+
+  std::string kind_name, message, traceback;
+  JsonReader reader(*text, /*depth_max=*/2);
+  auto read = reader.read_object([&](const std::string& key) -> Status {
+    auto value = reader.read_string();
+    if (!value) return fail(value.error());
+    if (key == "kind") {
+      kind_name = std::move(*value);
+    } else if (key == "message") {
+      message = std::move(*value);
+    } else if (key == "traceback") {
+      traceback = std::move(*value);
+    } else {
+      return fail(ErrorKind::kEngine, "an error document has no \"{}\"", key);
+    }
+    return {};
+  });
+  if (read) read = reader.expect_end();
+  if (!read) return fail(ErrorKind::kEngine, "a malformed error document: {}", read.error().message);
+  const auto kind = schema::instruction_error_kind_from(kind_name);
+  if (!kind) return fail(ErrorKind::kEngine, "an error document of the unknown kind \"{}\"", kind_name.substr(0, 64));
+
+  fail_here(*kind, std::move(message));
+  error_->traceback = std::move(traceback);
+  return {};
+}
+
+void RuntimeConversation::fail_here(InstructionErrorKind kind, std::string message) {
+  error_ = error_here(kind, std::move(message));
+  over_ = true;
+  record_instruction("instruction_finished", to_ms(clock_.now() - started_at_));
+}
+
+schema::InstructionIndex RuntimeConversation::current() const {
+  return std::min(next_, static_cast<schema::InstructionIndex>(program_.instructions.size() - 1));
+}
+
+schema::InstructionError RuntimeConversation::error_here(InstructionErrorKind kind, std::string message) const {
+  const schema::Instruction& instruction = program_.instructions[current()];
+  schema::InstructionError error;
+  error.kind = kind;
+  error.message = std::move(message);
+  error.instruction_index = current();
+  error.instruction_op = instruction.op();
+  if (!is_return(instruction)) error.instruction_id = instruction.id;
+  return error;
+}
+
+void RuntimeConversation::record_instruction(const char* event, std::optional<double> ms) {
+  const schema::Instruction& instruction = program_.instructions[next_];
+  nlohmann::ordered_json record{{"event", event}, {"index", next_}, {"op", instruction.op()}, {"id", nullptr}};
+  if (!is_return(instruction)) record["id"] = instruction.id;
+  if (ms) record["ms"] = *ms;
+  add_record_(record);
+}
+
+void RuntimeConversation::record_returned(const schema::ReturnedValue& returned, size_t first_part) {
+  // One digest for any value: that of its one part where it has one, else that of its text, which names its parts'
+  // digests.
+  uint64_t bytes = 0;
+  for (size_t i = first_part; i < parts_.size(); ++i) bytes += parts_[i].extent.length;
+  const size_t part_count = parts_.size() - first_part;
+  if (part_count == 0) bytes = returned.wire_text.size();
+  const Digest digest = part_count == 1 ? parts_[first_part].sha256 : Sha256::of(returned.wire_text);
+  add_record_({{"event", "returned"}, {"key", returned.key}, {"sha256", digest.hex()}, {"bytes", bytes}});
+  summary_.push_back({{"key", returned.key}, {"type", type_of(returned.wire_text)}, {"size", bytes}});
+}
+
+}  // namespace kcoral::executor

@@ -1,0 +1,85 @@
+// One slot: bubblewrap with the zygote inside, from its start to its end.
+//
+// It promises: `on_ready` once, or `on_lost`; after `on_lost` nothing. Destroying a Slot kills it, and with it every
+// process that was ever started in it (ARCHITECTURE.md, "Sandbox"). A slot that was lost is not mended: the executor
+// ends and a new one takes its place.
+//
+// Belongs to its loop's thread, which must be a permanent one: the slot dies with the thread that started it.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/event_loop.h"
+#include "executor/child_process.h"
+#include "executor/frame_channel.h"
+#include "executor/program_limits.h"
+#include "executor/sandbox/bubblewrap.h"
+
+namespace kcoral::executor {
+
+struct SlotConfig {
+  SlotSpec sandbox;
+  std::vector<std::string> preload;
+  ProgramLimits limits;
+};
+
+/// The end of one of a program's processes, as the zygote saw it.
+struct ProcessEnd {
+  enum class Process { kRuntime, kInit };
+  Process process = Process::kRuntime;
+  ExitStatus status;
+};
+
+class Slot {
+ public:
+  struct Handlers {
+    std::function<void(std::map<std::string, std::string> versions)> on_ready;
+    std::function<void(uint64_t id, UniqueFd init, UniqueFd runtime)> on_prepared;
+    std::function<void(uint64_t id, std::string message)> on_prepare_failed;
+    std::function<void(uint64_t id, ProcessEnd end)> on_exited;
+    /// `permanent`: trying again would end the same way.
+    std::function<void(std::string reason, bool permanent)> on_lost;
+  };
+
+  static Result<std::unique_ptr<Slot>> start(EventLoop& loop, const SlotConfig& config, Handlers handlers);
+  ~Slot();
+  Slot(const Slot&) = delete;
+  Slot& operator=(const Slot&) = delete;
+
+  /// Asks for a fresh runtime. `devices`: none, or ids. on_prepared or on_prepare_failed follows.
+  void prepare(uint64_t id, const std::vector<int>& devices, UniqueFd runtime_socket, UniqueFd out, UniqueFd err);
+
+ private:
+  Slot(EventLoop& loop, Handlers handlers) : loop_(loop), handlers_(std::move(handlers)) {}
+  Status launch(const SlotConfig& config);
+  Status watch_process(UniqueFd socket, UniqueFd error_output);
+  void on_frame(Frame frame);
+  Status take_frame(Frame frame);
+  Status take_prepared(uint64_t id, Frame frame);
+  Status take_exited(uint64_t id, const Frame& frame);
+  void read_error_output();
+  void on_ending(std::string reason);
+  void on_process_ended();
+  void lose(std::string reason, bool permanent);
+
+  EventLoop& loop_;
+  Handlers handlers_;
+  std::optional<ChildProcess> process_;
+  std::unique_ptr<FrameChannel> channel_;
+  UniqueFd error_output_;
+  std::string error_tail_;         // the end of what the slot wrote to standard error
+  std::string error_line_;         // its last line, not yet complete
+  std::string ending_reason_;      // why it is about to end, when it said so or broke off
+  bool failed_by_itself_ = false;  // zygote_failed came
+  bool is_ready_ = false;
+  bool is_lost_ = false;
+  bool watching_process_ = false;
+  std::optional<EventLoop::TimerId> timer_;
+};
+
+}  // namespace kcoral::executor

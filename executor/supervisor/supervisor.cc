@@ -1,0 +1,256 @@
+#include "executor/supervisor/supervisor.h"
+
+#include <fcntl.h>
+#include <grp.h>
+#include <spdlog/spdlog.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <limits>
+
+#include "executor/frame_fields.h"
+#include "schema/limits.h"
+
+namespace kcoral::executor {
+namespace {
+
+constexpr auto kLockRetry = std::chrono::milliseconds(50);
+constexpr auto kLockSayEvery = std::chrono::seconds(5);
+constexpr auto kLastWordsWait = std::chrono::seconds(1);
+constexpr uint64_t kUidMax = 0xfffffffe;
+
+Result<SlotConfig> slot_config_from(const nlohmann::json& body) {
+  SlotConfig config;
+  auto python = string_field(body, "python");
+  if (!python) return fail(python.error());
+  config.sandbox.python = std::move(*python);
+  auto environment = string_map_field(body, "environment");
+  if (!environment) return fail(environment.error());
+  config.sandbox.environment = std::move(*environment);
+  for (const auto& [name, strings] :
+       {std::pair{"read_only_paths", &config.sandbox.read_only_paths},
+        std::pair{"hidden_paths", &config.sandbox.hidden_paths}, std::pair{"preload", &config.preload}}) {
+    auto list = strings_field(body, name);
+    if (!list) return fail(list.error());
+    *strings = std::move(*list);
+  }
+  auto uid = unsigned_field(body, "uid", kUidMax), gid = unsigned_field(body, "gid", kUidMax);
+  if (!uid) return fail(uid.error());
+  if (!gid) return fail(gid.error());
+  config.sandbox.uid = static_cast<uid_t>(*uid);
+  config.sandbox.gid = static_cast<gid_t>(*gid);
+  const auto limits = body.find("limits");
+  auto program_limits = program_limits_from(limits == body.end() ? nlohmann::json() : *limits);
+  if (!program_limits) return fail(program_limits.error());
+  config.limits = *program_limits;
+  return config;
+}
+
+Result<RunRequest> run_request_from(Frame frame) {
+  if (frame.fds.size() != 1) return fail(ErrorKind::kEngine, "a run with {} descriptors", frame.fds.size());
+  RunRequest request;
+  auto id = uuid_field(frame.body, "request_id");
+  if (!id) return fail(id.error());
+  request.request_id = *id;
+  auto timeout_ms = unsigned_field(frame.body, "timeout_ms", uint64_t{1} << 40);
+  if (!timeout_ms) return fail(timeout_ms.error());
+  request.timeout = std::chrono::milliseconds(*timeout_ms);
+  auto output_limit = unsigned_field(frame.body, "output_limit_bytes", uint64_t{1} << 40);
+  if (!output_limit) return fail(output_limit.error());
+  request.output_limit_bytes = *output_limit;
+  auto blobs = unsigned_field(frame.body, "blobs", limits::kBlobsMax);
+  if (!blobs) return fail(blobs.error());
+  request.blob_count = *blobs;
+  const auto devices = frame.body.find("devices");
+  if (devices == frame.body.end() || !devices->is_array()) return fail(ErrorKind::kEngine, "a run without \"devices\"");
+  for (const auto& device : *devices) {
+    if (!device.is_number_unsigned()) return fail(ErrorKind::kEngine, "a device that is no number");
+    request.devices.push_back(device.get<int>());
+  }
+  auto program = SealedMemory::adopt(std::move(frame.fds[0]), std::numeric_limits<int64_t>::max());
+  if (!program) return fail(program.error());
+  request.program = std::move(*program);
+  return request;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Supervisor>> Supervisor::create(EventLoop& loop, InstallPaths paths, UniqueFd server) {
+  std::unique_ptr<Supervisor> supervisor(new Supervisor(loop, std::move(paths)));
+  Supervisor* raw = supervisor.get();
+  auto channel = FrameChannel::create(loop, std::move(server),
+                                      {[raw](Frame frame) { raw->on_frame(std::move(frame)); },
+                                       [&loop](std::optional<Error> error) {
+                                         if (error)
+                                           spdlog::error("the server sent what is no frame: {}", error->message);
+                                         loop.stop();
+                                       }});
+  if (!channel) return fail(channel.error());
+  supervisor->server_ = std::move(*channel);
+  return supervisor;
+}
+
+Supervisor::~Supervisor() {
+  if (lock_timer_) loop_.cancel(*lock_timer_);
+}
+
+void Supervisor::on_frame(Frame frame) {
+  if (is_broken_) return;
+  const std::string type = frame.type();
+  const auto taken = take_frame(std::move(frame));
+  if (!taken) {
+    break_off(
+        type == "configure" ? taken.error().message : fmt::format("frame \"{}\": {}", type, taken.error().message),
+        taken.error().kind == ErrorKind::kEnvironment);
+  }
+}
+
+Status Supervisor::take_frame(Frame frame) {
+  const std::string type = frame.type();
+  if (type == "configure") return configure(frame);
+  if (type == "run") return run_program(std::move(frame));
+  if (type == "blobs") return take_blobs(std::move(frame));
+  if (type == "cancel") return take_cancel(frame);
+  return fail(ErrorKind::kEngine, "there is no such type");
+}
+
+// --- setting up ---
+
+Status Supervisor::configure(const Frame& frame) {
+  if (config_) return fail(ErrorKind::kEngine, "an executor is configured once");
+  auto config = slot_config_from(frame.body);
+  if (!config) return fail(config.error());
+  config_ = std::move(*config);
+  auto lock_path = string_field(frame.body, "lock_path");
+  if (!lock_path) return fail(lock_path.error());
+  if (auto opened = open_lock(*lock_path); !opened) return opened;
+  take_lock();
+  return {};
+}
+
+Status Supervisor::open_lock(const std::string& path) {
+  lock_path_ = path;
+  lock_.reset(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (!lock_) return fail_errno("open", path);
+  lock_wait_said_ = loop_.clock().now();
+  return {};
+}
+
+void Supervisor::take_lock() {
+  if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) {
+      return break_off(fmt::format("cannot lock {}: {}", lock_path_, std::strerror(errno)), /*permanent=*/true);
+    }
+    if (loop_.clock().now() - lock_wait_said_ >= kLockSayEvery) {
+      lock_wait_said_ = loop_.clock().now();
+      spdlog::warn("waiting for the executor of an earlier server, which still holds {}", lock_path_);
+    }
+    lock_timer_ = loop_.run_after(kLockRetry, [this] {
+      lock_timer_.reset();
+      take_lock();
+    });
+    return;
+  }
+  if (auto started = start_slot(); !started) break_off(started.error().message, /*permanent=*/true);
+}
+
+Status Supervisor::start_slot() {
+  auto files = load_slot_files(paths_);
+  if (!files) return fail(files.error());
+  config_->sandbox.files = std::move(*files);
+  if (auto given_up = give_up_root(); !given_up) return given_up;
+  Slot::Handlers handlers;
+  handlers.on_ready = [this](std::map<std::string, std::string> versions) { on_ready(std::move(versions)); };
+  handlers.on_prepared = [this](uint64_t id, UniqueFd init, UniqueFd runtime) {
+    if (run_ && run_->id() == id) run_->on_prepared(std::move(init), std::move(runtime));
+  };
+  handlers.on_prepare_failed = [this](uint64_t id, std::string message) {
+    if (run_ && run_->id() == id) run_->on_prepare_failed(std::move(message));
+  };
+  handlers.on_exited = [this](uint64_t id, ProcessEnd end) {
+    if (run_ && run_->id() == id) run_->on_exited(end);
+  };
+  handlers.on_lost = [this](std::string reason, bool permanent) { break_off(reason, permanent); };
+  auto slot = Slot::start(loop_, *config_, std::move(handlers));
+  if (!slot) return fail(slot.error());
+  slot_ = std::move(*slot);
+  return {};
+}
+
+Status Supervisor::give_up_root() const {
+  const uid_t uid = config_->sandbox.uid;
+  const gid_t gid = config_->sandbox.gid;
+  if (uid == 0) return fail(ErrorKind::kEnvironment, "a slot never runs as uid 0: choose an unprivileged user");
+  if (::geteuid() != 0) {
+    if (::getuid() == uid && ::getgid() == gid) return {};
+    return fail(ErrorKind::kEnvironment, "only root can run a slot as another user (uid {}, gid {})", uid, gid);
+  }
+  if (::setgroups(0, nullptr) != 0) return fail_errno("setgroups");
+  if (::setresgid(gid, gid, gid) != 0) return fail_errno("setresgid");
+  if (::setresuid(uid, uid, uid) != 0) return fail_errno("setresuid");
+  KCORAL_CHECK(::setuid(0) != 0);
+  return {};
+}
+
+void Supervisor::on_ready(std::map<std::string, std::string> versions) {
+  versions_ = std::move(versions);
+  say_idle();
+}
+
+void Supervisor::say_idle() {
+  is_idle_ = true;
+  server_->send({{"type", "idle"}, {"python", config_->sandbox.python}, {"versions", versions_}});
+}
+
+// --- running ---
+
+Status Supervisor::run_program(Frame frame) {
+  if (!is_idle_) return fail(ErrorKind::kEngine, "the slot is not idle");
+  auto request = run_request_from(std::move(frame));
+  if (!request) return fail(request.error());
+  is_idle_ = false;
+  ProgramRun::Handlers handlers;
+  handlers.send = [this](const nlohmann::json& body, std::vector<OutgoingFd> fds) {
+    server_->send(body, std::move(fds));
+  };
+  handlers.on_done = [this](ProgramRun::Aftermath aftermath) {
+    loop_.post([this, aftermath] { on_run_done(aftermath); });
+  };
+  auto run = ProgramRun::start(loop_, *slot_, next_run_id_++, std::move(*request), std::move(handlers));
+  if (!run) return fail(run.error());
+  run_ = std::move(*run);
+  return {};
+}
+
+Status Supervisor::take_blobs(Frame frame) {
+  if (!run_) return {};  // its run is over already
+  return run_->add_blobs(std::move(frame));
+}
+
+Status Supervisor::take_cancel(const Frame& frame) {
+  auto id = uuid_field(frame.body, "request_id");
+  if (!id) return fail(id.error());
+  if (run_ && run_->request_id() == *id) run_->cancel();
+  return {};
+}
+
+void Supervisor::on_run_done(ProgramRun::Aftermath aftermath) {
+  run_.reset();
+  if (is_broken_) return;
+  if (aftermath == ProgramRun::Aftermath::kClean) return say_idle();
+  break_off("a program's processes could not be ended; the slot is replaced", /*permanent=*/false);
+}
+
+void Supervisor::break_off(const std::string& message, bool permanent) {
+  if (is_broken_) return;
+  is_broken_ = true;
+  spdlog::error("{}", message);
+  // A frame has room for one clear message, and a slot's standard error may be long.
+  server_->send({{"type", "broken"}, {"message", message.substr(0, 8 * limits::kKiB)}, {"permanent", permanent}});
+  server_->finish_sending(kLastWordsWait);
+  loop_.stop();
+}
+
+}  // namespace kcoral::executor

@@ -1,0 +1,135 @@
+// One client's connection: head → body → wait for the answer → send it → next request.
+//
+// - Requests on one connection are served in order. While one waits for its answer or is being answered nothing is
+// read,
+//   so a client that sends on is held back by TCP, not buffered.
+// - A client that closed its sending half is answered. One whose connection is gone is forgotten at once.
+// - After an error that leaves in doubt where the next request begins (and after any answer given before the whole body
+// was
+//   read) the connection is closed, in such a way that the client can read the answer first: the sending half is
+//   closed, and what still arrives is read and dropped for a bounded time.
+// - Time limits (ConnectionLimits) count from the last progress; none runs while an answer is awaited.
+//
+// Lives on one I/O thread, owned by the transport; all calls on that thread.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "gateway/chunked.h"
+#include "gateway/head.h"
+#include "gateway/http_types.h"
+#include "gateway/input.h"
+#include "gateway/io_thread.h"
+#include "gateway/output.h"
+#include "schema/limits.h"
+
+namespace kcoral::gateway {
+
+struct ConnectionLimits {
+  std::chrono::milliseconds head = limits::kHeadTimeout;
+  std::chrono::milliseconds stall = limits::kBodyStallTimeout;
+  std::chrono::milliseconds idle = limits::kIdleTimeout;
+  // How long an answered client that is not believed any more may go on sending before it is cut off: it should read
+  // its answer first, and a client in the middle of a large body reads only after that.
+  std::chrono::milliseconds linger_silence = std::chrono::seconds(5);
+  std::chrono::milliseconds linger_total = std::chrono::seconds(30);
+};
+
+struct PeerAddress {
+  std::string host;
+  uint16_t port = 0;
+};
+
+/// Turns a request's head into somebody who takes its body and answers it.
+class Dispatcher {
+ public:
+  virtual ~Dispatcher() = default;
+  /// Either answers through `sink` at once (and then returns null or an exchange that is not used), or returns the
+  /// exchange that will. `io` and `sink` outlive the exchange.
+  virtual std::shared_ptr<Exchange> open(const RequestHead& head, const Uuid& request_id, const PeerAddress& peer,
+                                         IoThread& io, ResponseSink& sink) = 0;
+};
+
+class Connection final : public SocketOwner, public ResponseSink, public std::enable_shared_from_this<Connection> {
+ public:
+  /// `fd` is owned by the transport, which closes it after `io.close_later`.
+  Connection(IoThread& io, Dispatcher& dispatcher, const ConnectionLimits& limits, int fd, PeerAddress peer);
+  ~Connection() override;
+
+  void on_ready(bool readable, bool writable, bool hangup) override;
+  void stop() override;
+  void respond(Response response) override;
+
+ private:
+  enum class Phase { kHead, kBody, kWaiting, kSending, kLingering, kClosed };
+
+  void pump();
+  bool step();
+  bool step_input();
+  bool step_sending();
+  bool step_lingering();
+
+  bool fill();
+  bool end_of_input();
+  bool take_head();
+  bool take_body();
+  bool take_sized_body();
+  bool take_chunked_body();
+  void begin_request(ParsedHead parsed);
+  void end_body();
+  void refuse(Error error);
+
+  void begin_answer();
+  std::string answer_head(const Response& response, bool close) const;
+  void end_answer();
+  bool flush_output();
+  void begin_lingering();
+  void close();
+
+  void continue_later();
+  std::optional<SteadyTime> deadline() const;
+  void arm_timer();
+  void on_timer();
+  void on_deadline();
+
+  IoThread& io_;
+  Dispatcher& dispatcher_;
+  const ConnectionLimits& limits_;
+  const int fd_;
+  const PeerAddress peer_;
+
+  Phase phase_ = Phase::kHead;
+  bool pumping_ = false;
+  bool stopping_ = false;
+
+  // The socket's state as far as it is known.
+  bool readable_ = false;
+  bool writable_ = true;
+  bool input_closed_ = false;
+  Input input_;
+  OutputQueue output_;
+  size_t read_budget_ = 0;   // of this round
+  size_t write_budget_ = 0;  // of this round
+
+  // The request being served.
+  HeadScanner scanner_;
+  RequestHead head_;
+  std::optional<Uuid> request_id_;
+  uint64_t body_remaining_ = 0;
+  ChunkedDecoder chunked_;
+  bool body_complete_ = false;
+  std::shared_ptr<Exchange> exchange_;
+  std::optional<Response> response_;
+  bool close_after_answer_ = false;
+
+  SteadyTime progress_at_;     // of either direction
+  SteadyTime phase_began_at_;  // of a head's first byte, or of lingering
+  std::optional<TimerQueue::Id> timer_;
+  SteadyTime timer_at_{};
+};
+
+}  // namespace kcoral::gateway

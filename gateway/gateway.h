@@ -1,0 +1,80 @@
+// The gateway: HTTP in front of the store (contract sections 1, 2, 5, 7, 8 and 11).
+//
+// It promises: every request is answered with a body of the contract and the id that it was sent with; an answer
+// reaches the client that asked or nobody; memory is bounded by what is configured, never by what a client sends; a
+// program whose client went away runs on.
+//
+// Gateway is thread-safe. The store, the clock and `health` must outlive it. `health` is called on I/O threads, must
+// not block, and may be called by several threads at once. The gateway never calls the scheduler.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "schema/limits.h"
+#include "schema/program.h"
+#include "store/store.h"
+
+namespace kcoral::gateway {
+
+struct GatewayConfig {
+  std::string host = "127.0.0.1";
+  uint16_t port = 8000;  // 0: a free one
+  int io_threads = 2;
+  uint64_t request_bytes_max = limits::kRequestBytesMax;
+  std::vector<std::string> allowed_hosts;  // see OriginPolicy
+  std::chrono::milliseconds worker_wait = limits::kWorkerWait;
+  schema::ProgramBounds bounds;
+
+  // Also never more than half of the descriptors that the process may have: main raises RLIMIT_NOFILE first.
+  size_t connections_max = limits::kConnectionsMax;
+  std::chrono::milliseconds head_timeout = limits::kHeadTimeout;
+  std::chrono::milliseconds stall_timeout = limits::kBodyStallTimeout;
+  std::chrono::milliseconds idle_timeout = limits::kIdleTimeout;
+  std::chrono::milliseconds stop_flush_wait = std::chrono::seconds(5);  // for answers being sent when it stops
+};
+
+struct HealthFacts {
+  std::string instance_id;
+  WallTime started_at{};
+  int gpu_count = 0;
+  uint64_t request_capacity = 0;
+  uint64_t requests_in_progress = 0;
+  uint64_t requests_waiting = 0;
+  std::optional<std::string> arch;
+  std::map<std::string, std::string> versions;
+  std::string status = "ok";
+};
+
+class Gateway {
+ public:
+  /// Serves once it returns. kEnvironment, with one line that names host and port, if the address cannot be bound.
+  static Result<std::unique_ptr<Gateway>> start(GatewayConfig config, store::Store& store, Clock& clock,
+                                                std::function<HealthFacts()> health);
+
+  /// Stops, if that was not done.
+  virtual ~Gateway() = default;
+
+  virtual uint16_t port() const = 0;
+
+  /// From here on new programs are answered 503 busy. What was admitted is still waited for, and /health answers.
+  virtual void stop_admitting() = 0;
+
+  /// Every client that still waits, or comes to wait, is answered 503 busy: the request is kept and can be asked for
+  /// again with the same X-Request-ID.
+  virtual void release_waiting() = 0;
+
+  /// Takes no more connections, lets answers being sent go out for at most `stop_flush_wait`, then closes everything.
+  /// After it returns the store and `health` are not called any more. Requires: not called on an I/O thread.
+  virtual void stop() = 0;
+};
+
+}  // namespace kcoral::gateway

@@ -1,0 +1,65 @@
+#include "gateway/header_value.h"
+
+#include "gateway/ascii.h"
+
+namespace kcoral::gateway {
+namespace {
+
+/// Consumes up to the `;` that ends a parameter, or to the end.
+std::string_view take_bare(std::string_view& text) {
+  const size_t end = std::min(text.find(';'), text.size());
+  const std::string_view bare = trim_blanks(text.substr(0, end));
+  text.remove_prefix(end);
+  return bare;
+}
+
+/// Requires: `text` begins with a quote. Consumes the quoted string and whatever stands before the next `;`.
+std::optional<std::string> take_quoted(std::string_view& text) {
+  std::string unquoted;
+  for (size_t i = 1; i < text.size(); ++i) {
+    if (text[i] == '"') {
+      text.remove_prefix(i + 1);
+      if (!take_bare(text).empty()) return std::nullopt;
+      return unquoted;
+    }
+    if (text[i] == '\\' && i + 1 < text.size()) ++i;
+    unquoted += text[i];
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+const std::string* HeaderValue::parameter(std::string_view lowercase_name) const {
+  for (const auto& [name, parameter_value] : parameters) {
+    if (name == lowercase_name) return &parameter_value;
+  }
+  return nullptr;
+}
+
+std::optional<HeaderValue> parse_header_value(std::string_view text) {
+  HeaderValue parsed;
+  parsed.value = ascii_lowercase(take_bare(text));
+  if (parsed.value.empty()) return std::nullopt;
+  while (!text.empty()) {
+    text = trim_blanks(text.substr(1));  // the `;`
+    const size_t name_end = text.find_first_of("=;");
+    if (name_end == std::string_view::npos || text[name_end] == ';') {
+      take_bare(text);
+      continue;
+    }
+    std::string name = ascii_lowercase(trim_blanks(text.substr(0, name_end)));
+    if (parsed.parameter(name) != nullptr) return std::nullopt;
+    text = trim_blanks(text.substr(name_end + 1));
+    if (!text.empty() && text.front() == '"') {
+      auto unquoted = take_quoted(text);
+      if (!unquoted) return std::nullopt;
+      parsed.parameters.emplace_back(std::move(name), std::move(*unquoted));
+    } else {
+      parsed.parameters.emplace_back(std::move(name), take_bare(text));
+    }
+  }
+  return parsed;
+}
+
+}  // namespace kcoral::gateway

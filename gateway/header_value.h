@@ -1,0 +1,24 @@
+// Header values of the form `value; name=token; name="quoted string"`: Content-Type and Content-Disposition.
+// Pure functions.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace kcoral::gateway {
+
+struct HeaderValue {
+  std::string value;                                            // lowercase
+  std::vector<std::pair<std::string, std::string>> parameters;  // lowercase names, values as sent and unquoted
+
+  /// nullptr if there is none.
+  const std::string* parameter(std::string_view lowercase_name) const;
+};
+
+/// nullopt for an empty value, an unfinished quoted string or a doubled parameter. A parameter without `=` is ignored.
+std::optional<HeaderValue> parse_header_value(std::string_view text);
+
+}  // namespace kcoral::gateway

@@ -1,0 +1,85 @@
+// Requests and answers as the gateway's own code sees them: nothing above the transport knows a Pistache type.
+//
+// Plain values; no thread-safety of their own.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/uuid.h"
+#include "schema/outcome.h"
+
+namespace kcoral::gateway {
+
+struct Header {
+  std::string name;   // lowercase
+  std::string value;  // without surrounding white space
+};
+
+enum class HttpVersion { k10, k11 };
+
+/// How the end of a request's body is known.
+struct BodyFraming {
+  bool chunked = false;
+  uint64_t content_length = 0;  // 0 when chunked or when there is no body
+
+  bool has_body() const { return chunked || content_length > 0; }
+};
+
+/// A request's line and headers, checked by `parse_head`.
+struct RequestHead {
+  std::string method;                                      // as sent; may be one that nobody knows
+  std::string path;                                        // as sent, not percent-decoded
+  std::vector<std::pair<std::string, std::string>> query;  // in no particular order; the first of doubled keys
+  HttpVersion version = HttpVersion::k11;
+  std::vector<Header> headers;
+  BodyFraming body;
+  bool keep_alive = true;
+  bool expects_continue = false;
+
+  /// The header's value if it was sent exactly once.
+  std::optional<std::string_view> sole(std::string_view lowercase_name) const;
+  size_t count(std::string_view lowercase_name) const;
+
+  /// The id that the client chose, or a fresh one: anything but one canonical lowercase UUID is ignored.
+  Uuid request_id() const;
+};
+
+/// What goes back to a client. The connection adds framing and leaves the body out for HEAD.
+struct Response {
+  Uuid request_id;  // echoed in X-Request-ID
+  std::shared_ptr<const schema::Answer> answer;
+  std::string allow;  // the Allow header; empty: none
+};
+
+inline Response error_response(const Uuid& request_id, const Error& error, int retry_after_seconds = 0) {
+  return {request_id,
+          std::make_shared<const schema::Answer>(schema::make_error_answer(request_id, error, retry_after_seconds)),
+          {}};
+}
+
+/// Where the answer to one request goes.
+class ResponseSink {
+ public:
+  virtual ~ResponseSink() = default;
+  /// Requires: called on the connection's I/O thread, once for each request.
+  virtual void respond(Response response) = 0;
+};
+
+/// One request from its head to its answer. Lives on its connection's I/O thread, which destroys it once it has
+/// answered or its client is gone: an answer that would come later finds nobody, and can therefore reach nobody else.
+class Exchange {
+ public:
+  virtual ~Exchange() = default;
+  /// A piece of the body, without the framing of the transfer. Not called any more after an answer.
+  virtual void on_body(std::string_view bytes) = 0;
+  /// The body is complete; called for a request without a body too.
+  virtual void on_body_end() = 0;
+};
+
+}  // namespace kcoral::gateway

@@ -1,0 +1,69 @@
+#include "gateway/io_thread.h"
+
+#include <sys/eventfd.h>
+
+namespace kcoral::gateway {
+
+Result<std::shared_ptr<Mailbox>> Mailbox::create() {
+  UniqueFd wakeup(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  if (!wakeup) return fail_errno("eventfd");
+  return std::shared_ptr<Mailbox>(new Mailbox(std::move(wakeup)));
+}
+
+void Mailbox::post(Letter letter) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_) return;
+    letters_.push_back(std::move(letter));
+    if (letters_.size() > 1) return;  // whoever posted the first has rung
+  }
+  ::eventfd_write(wakeup_.get(), 1);
+}
+
+void Mailbox::close() {
+  std::vector<Letter> dropped;  // destroyed outside the lock
+  const std::lock_guard lock(mutex_);
+  closed_ = true;
+  dropped.swap(letters_);
+}
+
+void Mailbox::deliver() {
+  std::vector<Letter> letters;
+  {
+    // The bell is reset before the letters are taken: a letter posted after that rings again.
+    eventfd_t rung;
+    ::eventfd_read(wakeup_.get(), &rung);
+    const std::lock_guard lock(mutex_);
+    letters.swap(letters_);
+  }
+  for (Letter& letter : letters) letter();
+}
+
+TimerQueue::Id TimerQueue::add(SteadyTime when, std::function<void()> callback) {
+  const Id id = next_id_++;
+  timers_.emplace(std::pair(when, id), std::move(callback));
+  times_.emplace(id, when);
+  return id;
+}
+
+void TimerQueue::cancel(Id id) {
+  const auto found = times_.find(id);
+  if (found == times_.end()) return;
+  timers_.erase({found->second, id});
+  times_.erase(found);
+}
+
+std::optional<SteadyTime> TimerQueue::next() const {
+  if (timers_.empty()) return std::nullopt;
+  return timers_.begin()->first.first;
+}
+
+void TimerQueue::run_due(SteadyTime now) {
+  while (!timers_.empty() && timers_.begin()->first.first <= now) {
+    auto node = timers_.extract(timers_.begin());
+    times_.erase(node.key().second);
+    node.mapped()();
+  }
+}
+
+}  // namespace kcoral::gateway

@@ -1,0 +1,94 @@
+// What a connection needs of the thread that it lives on: a mailbox, timers, a buffer to read into.
+//
+// Mailbox is thread-safe and may outlive its thread; everything else belongs to the I/O thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/unique_fd.h"
+
+namespace kcoral::gateway {
+
+/// Functions from other threads for an I/O thread to run, in the order of posting. They address objects by weak
+/// pointer, never by descriptor: a descriptor's number soon belongs to somebody else.
+class Mailbox {
+ public:
+  using Letter = std::function<void()>;
+
+  static Result<std::shared_ptr<Mailbox>> create();
+
+  void post(Letter letter);
+  /// Letters that were not read, and those that still come, are dropped.
+  void close();
+
+  /// Readable while letters wait.
+  int wakeup_fd() const { return wakeup_.get(); }
+  /// Runs what waits now. Only on the I/O thread.
+  void deliver();
+
+ private:
+  explicit Mailbox(UniqueFd wakeup) : wakeup_(std::move(wakeup)) {}
+
+  const UniqueFd wakeup_;
+  std::mutex mutex_;
+  std::vector<Letter> letters_;  // guarded by mutex_
+  bool closed_ = false;          // guarded by mutex_
+};
+
+/// Callbacks by time. Not thread-safe.
+class TimerQueue {
+ public:
+  using Id = uint64_t;
+
+  Id add(SteadyTime when, std::function<void()> callback);
+  /// A timer that has run or was cancelled already is ignored.
+  void cancel(Id id);
+  std::optional<SteadyTime> next() const;
+  /// Runs everything due at `now`; callbacks may add and cancel.
+  void run_due(SteadyTime now);
+
+ private:
+  std::map<std::pair<SteadyTime, Id>, std::function<void()>> timers_;
+  std::unordered_map<Id, SteadyTime> times_;
+  Id next_id_ = 1;
+};
+
+/// One socket's owner on an I/O thread.
+class SocketOwner {
+ public:
+  virtual ~SocketOwner() = default;
+  /// Edge-triggered: each flag says that something changed. `hangup`: the peer is gone in both directions.
+  virtual void on_ready(bool readable, bool writable, bool hangup) = 0;
+  /// The server stops: close now, or as soon as the answer being sent is sent.
+  virtual void stop() = 0;
+};
+
+struct IoThread {
+  IoThread(Clock& clock_in, std::shared_ptr<Mailbox> mailbox_in)
+      : clock(clock_in), mailbox(std::move(mailbox_in)), read_buffer(kReadBytes) {}
+
+  /// The socket is closed and its owner released once the current round of events is over, so that no event of this
+  /// round can reach a new connection that got the same descriptor.
+  void close_later(int fd) { closing.push_back(fd); }
+
+  static constexpr size_t kReadBytes = 256 * 1024;
+
+  Clock& clock;
+  std::shared_ptr<Mailbox> mailbox;
+  TimerQueue timers;
+  std::vector<char> read_buffer;  // shared by the thread's connections, one at a time
+  std::vector<int> closing;
+};
+
+}  // namespace kcoral::gateway

@@ -1,0 +1,35 @@
+// Pistache's route tree as a map from path patterns to numbers. Thread-safe once it is filled.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace kcoral::gateway {
+
+class RouteTree {
+ public:
+  struct Found {
+    size_t index = 0;
+    std::vector<std::pair<std::string, std::string>> parameters;  // ":id" → what stood there
+  };
+
+  RouteTree();
+  ~RouteTree();
+
+  /// `pattern` begins with '/'; a segment that begins with ':' stands for any one segment. Requires: not added before.
+  void add(std::string_view pattern, size_t index);
+
+  /// A trailing or doubled slash is a different path, which is never found.
+  std::optional<Found> find(std::string_view path) const;
+
+ private:
+  struct Tree;  // keeps Pistache's types out of this header
+  std::unique_ptr<Tree> tree_;
+};
+
+}  // namespace kcoral::gateway

@@ -1,0 +1,184 @@
+#include "schema/outcome.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <utility>
+
+#include "schema/json_reader.h"
+#include "schema/limits.h"
+#include "schema/utf8.h"
+
+namespace kcoral::schema {
+namespace {
+
+constexpr std::array<std::pair<InstructionErrorKind, std::string_view>, 8> kErrorKinds{{
+    {InstructionErrorKind::kParse, "parse"},
+    {InstructionErrorKind::kCompile, "compile"},
+    {InstructionErrorKind::kRuntime, "runtime"},
+    {InstructionErrorKind::kCorrectness, "correctness"},
+    {InstructionErrorKind::kGpuAccess, "gpu_access"},
+    {InstructionErrorKind::kSerialization, "serialization"},
+    {InstructionErrorKind::kUnavailable, "unavailable"},
+    {InstructionErrorKind::kEngine, "engine"},
+}};
+
+std::string_view json_boolean(bool value) { return value ? "true" : "false"; }
+
+/// Always spelled with a fraction, so that every client reads the same type; to the microsecond.
+std::string json_ms(double ms) {
+  KCORAL_CHECK(std::isfinite(ms));
+  return fmt::format("{:.3f}", ms > 0 ? ms : 0.0);  // nor -0.0
+}
+
+/// Whoever made the text, the document stays valid JSON.
+std::string json_text(std::string_view text) { return json_quote(utf8_with_replacement(text)); }
+
+std::string cut_message(const std::string& message) {
+  if (message.size() <= limits::kErrorMessageBytesMax) return message;
+  const std::string note = fmt::format(" ... (cut; the whole message has {} bytes)", message.size());
+  return std::string(utf8_prefix(message, limits::kErrorMessageBytesMax - note.size())) + note;
+}
+
+std::string render_error(const InstructionError& error) {
+  return fmt::format(
+      R"({{"kind":"{}","message":{},"instruction_index":{},"instruction_op":{},"instruction_id":{},"traceback":{}}})",
+      wire_name(error.kind), json_quote(cut_message(utf8_with_replacement(error.message))), error.instruction_index,
+      json_text(error.instruction_op), error.instruction_id ? json_text(*error.instruction_id) : "null",
+      json_quote(utf8_suffix(utf8_with_replacement(error.traceback), limits::kTracebackBytesMax)));
+}
+
+std::string part_head(std::string_view boundary, std::string_view name, std::string_view content_type) {
+  return fmt::format("--{}\r\nContent-Disposition: form-data; name=\"{}\"\r\nContent-Type: {}\r\n\r\n", boundary, name,
+                     content_type);
+}
+
+std::string return_part_head(std::string_view boundary, size_t index) {
+  return part_head(boundary, fmt::format("return:{}", index), "application/octet-stream");
+}
+
+std::string result_part_head(std::string_view boundary) { return part_head(boundary, "result", "application/json"); }
+
+std::string closing_boundary(std::string_view boundary) { return fmt::format("--{}--\r\n", boundary); }
+
+constexpr std::string_view kLineEnd = "\r\n";
+
+}  // namespace
+
+std::string_view wire_name(InstructionErrorKind kind) {
+  for (const auto& [known, name] : kErrorKinds) {
+    if (known == kind) return name;
+  }
+  KCORAL_CHECK(false && "an error kind without a name");
+  return {};
+}
+
+std::optional<InstructionErrorKind> instruction_error_kind_from(std::string_view wire_name) {
+  for (const auto& [kind, name] : kErrorKinds) {
+    if (name == wire_name) return kind;
+  }
+  return std::nullopt;
+}
+
+std::string render_outcome_members(const Outcome& outcome) {
+  const bool is_failed = outcome.ending == Outcome::Ending::kFailed;
+  KCORAL_CHECK(is_failed || outcome.ending == Outcome::Ending::kCompleted);
+  KCORAL_CHECK(is_failed == outcome.error.has_value());
+
+  std::string members = "\"results\":{";
+  for (const ReturnedValue& returned : outcome.returns) {
+    if (&returned != &outcome.returns.front()) members += ',';
+    members += json_text(returned.key);
+    members += ':';
+    members += returned.wire_text;
+  }
+  members += "},\"stdout\":";
+  members += json_text(outcome.stdout_bytes);
+  members += ",\"stderr\":";
+  members += json_text(outcome.stderr_bytes);
+  members += fmt::format(",\"stdout_truncated\":{},\"stderr_truncated\":{}", json_boolean(outcome.stdout_truncated),
+                         json_boolean(outcome.stderr_truncated));
+  if (is_failed) {
+    members += ",\"error\":";
+    members += render_error(*outcome.error);
+  }
+  return members;
+}
+
+std::string render_result_document(bool completed, const Uuid& request_id, const OutcomeTimes& times,
+                                   std::string_view outcome_members) {
+  std::string document = fmt::format(
+      R"({{"status":"{}","request_id":"{}","queue_ms":{},"elapsed_ms":{},"lease_wait_ms":{},"lease_held_ms":{},)",
+      completed ? "COMPLETED" : "FAILED", request_id.str(), json_ms(times.queue_ms), json_ms(times.elapsed_ms),
+      json_ms(times.lease_wait_ms), json_ms(times.lease_held_ms));
+  document.reserve(document.size() + outcome_members.size() + 1);
+  document += outcome_members;
+  document += '}';
+  return document;
+}
+
+std::string Answer::content_type() const {
+  if (parts.empty()) return "application/json";
+  return fmt::format("multipart/form-data; boundary={}", boundary);
+}
+
+uint64_t Answer::body_bytes() const {
+  if (parts.empty()) return document.size();
+  uint64_t bytes = result_part_head(boundary).size() + document.size() + kLineEnd.size();
+  for (size_t i = 0; i < parts.size(); ++i) {
+    bytes += return_part_head(boundary, i).size() + parts[i].extent.length + kLineEnd.size();
+  }
+  return bytes + closing_boundary(boundary).size();
+}
+
+std::vector<Answer::Segment> Answer::body() const {
+  if (parts.empty()) return {Segment{document, {}}};
+  std::vector<Segment> segments;
+  segments.reserve(2 * parts.size() + 1);
+  std::string text = result_part_head(boundary);
+  text += document;
+  text += kLineEnd;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    text += return_part_head(boundary, i);
+    if (parts[i].extent.length > 0) {  // an empty part is only text
+      segments.push_back({std::exchange(text, {}), {}});
+      segments.push_back({{}, parts[i].extent});
+    }
+    text += kLineEnd;
+  }
+  text += closing_boundary(boundary);
+  segments.push_back({std::move(text), {}});
+  return segments;
+}
+
+Answer make_result_answer(std::string document, std::vector<Part> parts) {
+  Answer answer;
+  answer.document = std::move(document);
+  answer.parts = std::move(parts);
+  // 122 random bits: no content can be made to contain it, since content was sealed before.
+  if (!answer.parts.empty()) answer.boundary = "kcoral-" + Uuid::random().str();
+  return answer;
+}
+
+Answer make_error_answer(const Uuid& request_id, const Error& error, int retry_after_seconds) {
+  const ErrorKindInfo& kind = info(error.kind);
+  Answer answer;
+  answer.http_status = kind.http_status;
+  answer.document = fmt::format(R"({{"status":"ERROR","request_id":"{}","error":{{"kind":"{}","message":{}}}}})",
+                                request_id.str(), kind.wire_name, json_text(error.message));
+  if (kind.retry_later) answer.retry_after_seconds = std::max(retry_after_seconds, 1);
+  return answer;
+}
+
+Answer make_cache_miss_answer(const Uuid& request_id, const std::vector<Digest>& missing) {
+  Answer answer;
+  answer.document = fmt::format(R"({{"status":"CACHE_MISS","request_id":"{}","missing_blobs":[)", request_id.str());
+  for (const Digest& blob : missing) {
+    if (&blob != &missing.front()) answer.document += ',';
+    answer.document += fmt::format("\"{}\"", blob.hex());
+  }
+  answer.document += "]}";
+  return answer;
+}
+
+}  // namespace kcoral::schema

@@ -1,0 +1,40 @@
+#include "store/audit_events.h"
+
+#include "schema/json_reader.h"
+
+namespace kcoral::store::audit_events {
+namespace {
+
+// Names and reasons may come from headers and from other processes.
+std::string quoted(std::string_view text) { return schema::json_quote(schema::utf8_with_replacement(text)); }
+
+}  // namespace
+
+std::string admitted(const Submission& submission, uint64_t blob_bytes) {
+  return fmt::format(
+      R"("event":"admitted","client":{},"peer":{},"program_bytes":{},"blobs":{},"blob_bytes":{},"program_sha256":"{}")",
+      quoted(submission.client), quoted(submission.peer), submission.program_text.size(),
+      submission.program.blobs.size(), blob_bytes, submission.program_sha256.hex());
+}
+
+std::string queued() { return R"("event":"queued")"; }
+
+std::string assigned(std::string_view executor, int attempt) {
+  return fmt::format(R"("event":"assigned","executor":{},"attempt":{})", quoted(executor), attempt);
+}
+
+std::string running(int pid, int attempt) {
+  return fmt::format(R"("event":"running","pid":{},"attempt":{})", pid, attempt);
+}
+
+std::string gap(std::string_view reason) { return fmt::format(R"("event":"gap","reason":{})", quoted(reason)); }
+
+std::string requeued(std::string_view reason) {
+  return fmt::format(R"("event":"requeued","reason":{})", quoted(reason));
+}
+
+std::string finished(schema::State state, std::string_view reason) {
+  return fmt::format(R"("event":"finished","state":"{}","reason":{})", schema::wire_name(state), quoted(reason));
+}
+
+}  // namespace kcoral::store::audit_events

@@ -1,0 +1,117 @@
+// Content by name in RocksDB: blobs, artifacts (the stored answers) and audit records. content.cc is the only file of
+// ours that knows RocksDB.
+//
+// It promises: content is visible either whole or not at all; what was written before a successful `sync` survives the
+// loss of power, in the order of writing; a blob that is read back has the digest it is named by, or is dropped and
+// reported as not held.
+//
+// Thread-safe. All functions block on the disk.
+//
+// The format, in column families (numbers are big-endian, so that keys sort as they count):
+//
+//   blobs      digest[32]                   → version u8, content id u64, size u64
+//   artifacts  request id[16] content id u64 → a header that its writer chose (answers.h)
+//   chunks     content id u64, index u32    → at most 1 MiB of content; the last one may be shorter, or empty
+//   audit      request id[16] seq u64       → one record, JSON
+//   default    "writing" content id u64     → empty; the content of this id is being written
+//
+// Content ids count up, so that the chunks of one content lie side by side and the files of `chunks` hardly ever
+// overlap: compaction moves them instead of rewriting them. That is also why names and chunks are not in one family.
+// Content of more than one chunk starts by marking its id as being written, in the batch of its first chunk; the batch
+// of the last chunk names the content and removes the mark. After a crash the marks say what to sweep, however much is
+// stored.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "base/memfd.h"
+#include "base/sha256.h"
+#include "base/uuid.h"
+
+namespace kcoral::store {
+
+/// Names one content among all that were ever stored; never 0.
+using ContentId = uint64_t;
+
+/// One numbered audit record as it is stored.
+struct StoredRecord {
+  Uuid request_id;
+  uint64_t seq = 0;
+  std::string text;
+};
+
+class Content {
+ public:
+  static Result<std::unique_ptr<Content>> open(const std::string& directory);
+  ~Content();
+  Content(const Content&) = delete;
+  Content& operator=(const Content&) = delete;
+
+  // What is written is durable after the next successful `sync`. Errors of writing: kBusy when the disk is full, else
+  // kEngine; nothing of it remains.
+
+  /// Does nothing if the blob is held already. Requires: `bytes` have this digest.
+  Status put_blob(const Digest& digest, std::string_view bytes);
+  Result<std::optional<uint64_t>> blob_bytes(const Digest& digest);
+  /// kNotFound if it is not held, or was found damaged and is held no longer.
+  Result<std::shared_ptr<const SealedMemory>> load_blob(const Digest& digest);
+
+  /// Stores `pieces` one after another, beside whatever else is stored for the request.
+  Result<ContentId> put_artifact(const Uuid& request_id, std::string_view header,
+                                 std::span<const std::string_view> pieces);
+  /// nullopt if there is none (any more).
+  Result<std::optional<std::string>> artifact_header(const Uuid& request_id, ContentId id);
+  /// Hands the content of an artifact to `sink` in order, in pieces of its own choice; an error of `sink` ends it.
+  /// kEngine if it is not `size_bytes` long.
+  Status read_artifact(ContentId id, uint64_t size_bytes, const std::function<Status(std::string_view)>& sink);
+  Status drop_artifact(const Uuid& request_id, ContentId id);
+  /// All that is stored for a request: what a crash left of an answer that was never announced.
+  Status drop_artifacts(const Uuid& request_id);
+
+  Status put_records(std::span<const StoredRecord> records);
+  /// In the order of `seq`.
+  Result<std::vector<StoredRecord>> records(const Uuid& request_id);
+
+  /// Makes durable what was written before the call. A disk that fails to sync ends the process: what is durable is no
+  /// longer known.
+  Status sync();
+  /// True if all that can be read now is durable already.
+  bool is_synced() const;
+
+  /// Removes what was half written when the process that wrote it ended. Requires: nothing is being written.
+  Status sweep();
+
+  // For tests: replaces the first chunk of a blob without its name noticing; starts a content as a crash would leave
+  // it; lists contents that have chunks but no name.
+  Status damage_blob_for_test(const Digest& digest, std::string_view bytes);
+  Result<ContentId> half_write_for_test(std::string_view bytes);
+  Result<std::vector<ContentId>> nameless_for_test();
+
+ private:
+  struct Engine;  // RocksDB's types stay in content.cc
+  struct BlobEntry {
+    ContentId id;
+    uint64_t size_bytes;
+  };
+  class Transfer;
+
+  explicit Content(std::unique_ptr<Engine> engine);
+  Result<std::optional<BlobEntry>> blob_entry(const Digest& digest);
+  Status drop_damaged_blob(const Digest& digest, ContentId id, std::string_view why);
+
+  std::unique_ptr<Engine> engine_;
+  std::atomic<ContentId> next_id_{1};
+  std::mutex naming_mutex_;  // held while a blob gets or loses its name, so that it has one content at most
+};
+
+}  // namespace kcoral::store

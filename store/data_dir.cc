@@ -1,0 +1,80 @@
+#include "store/data_dir.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+namespace kcoral::store {
+namespace {
+
+namespace fs = std::filesystem;
+
+tl::unexpected<Error> unusable(const std::string& path, std::string_view why) {
+  return fail(ErrorKind::kEnvironment, "the data directory {} cannot be used: {}", path, why);
+}
+
+Status sync_directory(const std::string& path) {
+  const UniqueFd directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!directory || ::fsync(directory.get()) != 0) return unusable(path, std::strerror(errno));
+  return {};
+}
+
+Status create_directory(const std::string& path) {
+  std::error_code error;
+  const fs::path absolute = fs::absolute(path, error).lexically_normal();
+  if (error) return unusable(path, error.message());
+  const fs::path parent = absolute.has_filename() ? absolute.parent_path() : absolute.parent_path().parent_path();
+  fs::create_directories(parent, error);
+  if (error) return unusable(path, error.message());
+  if (::mkdir(path.c_str(), 0700) == 0) return sync_directory(parent.string());
+  if (errno != EEXIST) return unusable(path, std::strerror(errno));
+  return {};
+}
+
+Result<UniqueFd> take_lock(const std::string& path) {
+  UniqueFd lock(::open((path + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!lock) return unusable(path, std::strerror(errno));
+  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) return unusable(path, std::strerror(errno));
+    std::array<char, 32> holder{};
+    const ssize_t length = ::pread(lock.get(), holder.data(), holder.size() - 1, 0);
+    return unusable(path, fmt::format("another server has it (process {}); stop that one or choose another directory",
+                                      length > 0 ? holder.data() : "unknown"));
+  }
+  // For the message above only: the lock itself is the kernel's.
+  const std::string holder = std::to_string(::getpid());
+  if (::ftruncate(lock.get(), 0) != 0 || ::pwrite(lock.get(), holder.data(), holder.size(), 0) < 0) {
+    return unusable(path, std::strerror(errno));
+  }
+  return lock;
+}
+
+}  // namespace
+
+Result<DataDir> DataDir::open(const std::string& path) {
+  if (path.empty()) return unusable(path, "its name is empty");
+  if (auto created = create_directory(path); !created) return fail(created.error());
+  UniqueFd directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!directory) return unusable(path, std::strerror(errno));
+  struct stat status {};
+  if (::fstat(directory.get(), &status) != 0) return unusable(path, std::strerror(errno));
+  if ((status.st_mode & 0777) != 0700 && ::fchmod(directory.get(), 0700) != 0) {
+    return unusable(path, fmt::format("its mode is not 0700 and cannot be changed: {}", std::strerror(errno)));
+  }
+  auto lock = take_lock(path);
+  if (!lock) return fail(lock.error());
+  return DataDir(path, std::move(directory), std::move(*lock));
+}
+
+Status DataDir::sync() const {
+  if (::fsync(directory_.get()) != 0) return unusable(path_, std::strerror(errno));
+  return {};
+}
+
+}  // namespace kcoral::store

@@ -1,0 +1,584 @@
+#include "store/durable_store.h"
+
+#include <condition_variable>
+#include <mutex>
+#include <utility>
+
+#include "base/log.h"
+#include "schema/limits.h"
+#include "store/audit_events.h"
+#include "store/queue_database.h"
+
+namespace kcoral::store {
+namespace {
+
+using schema::State;
+using AfterCommit = Writer::AfterCommit;
+
+// Two of each: one may wait for the disk while the other computes digests or copies.
+constexpr size_t kIntakeThreads = 2;
+constexpr size_t kServiceThreads = 2;
+
+Error closed() { return {ErrorKind::kBusy, "the server is shutting down"}; }
+
+bool needs_intake(const Submission& submission) {
+  return !submission.staged.empty() || !submission.program.blobs.empty() ||
+         submission.program_text.size() >= limits::kProgramCompressFromBytes;
+}
+
+/// Of what nobody waits for. That an attempt is over already is ordinary: its words crossed with the decision.
+void log_refusal(std::string_view what, const Error& error) {
+  spdlog::log(error.kind == ErrorKind::kConflict ? spdlog::level::debug : spdlog::level::warn, "{}: {}", what,
+              error.message);
+}
+
+/// An end that is the server's own doing: `error` is its answer.
+Completion completion_with_error(const Uuid& request_id, State state, Error error, std::string reason) {
+  Completion completion;
+  completion.state = state;
+  completion.answer = std::make_shared<const schema::Answer>(schema::make_error_answer(request_id, error));
+  completion.reason = std::move(reason);
+  completion.error = std::move(error);
+  return completion;
+}
+
+/// Collects what several calls report, for somebody who waits for all of them.
+class Collector {
+ public:
+  explicit Collector(size_t expected) : expected_(expected) {}
+
+  void report(Status status) {
+    const std::lock_guard lock(mutex_);
+    if (!status && first_error_) first_error_ = std::move(status);
+    if (--expected_ == 0) all_reported_.notify_all();
+  }
+
+  /// The first error, if any.
+  Status wait() {
+    std::unique_lock lock(mutex_);
+    all_reported_.wait(lock, [this] { return expected_ == 0; });
+    return first_error_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable all_reported_;
+  size_t expected_;     // guarded by mutex_
+  Status first_error_;  // guarded by mutex_
+};
+
+}  // namespace
+
+struct DurableStore::Admitting {
+  Submission submission;
+  std::function<void(Result<Admission>)> done;
+  InFlight::Token token;
+  EncodedText program;
+  uint64_t blob_bytes = 0;
+  std::vector<Digest> missing;
+};
+
+struct DurableStore::Claiming {
+  std::string executor;
+  std::function<void(Result<std::optional<Claim>>)> done;
+  InFlight::Token token;
+};
+
+struct DurableStore::Ending {
+  enum class From { kAttempt, kQueue };
+  From from = From::kAttempt;
+  Fence fence;
+  Completion completion;
+  std::function<void(Status)> done;
+  InFlight::Token token;
+  ContentId answer = 0;
+  bool is_substitute = false;  // the true answer could not be stored
+};
+
+Result<std::unique_ptr<Store>> open_store(const StoreConfig& config, Clock& clock) {
+  auto store = DurableStore::open(config, clock);
+  if (!store) return fail(store.error());
+  return std::unique_ptr<Store>(std::move(*store));
+}
+
+Result<std::unique_ptr<DurableStore>> DurableStore::open(const StoreConfig& config, Clock& clock) {
+  auto data_dir = DataDir::open(config.data_dir);
+  if (!data_dir) return fail(data_dir.error());
+  std::unique_ptr<DurableStore> store(new DurableStore(std::move(*data_dir), clock));
+  if (auto opened = store->open_parts(config); !opened) return fail(opened.error());
+  return store;
+}
+
+Status DurableStore::open_parts(const StoreConfig& config) {
+  auto database = open_queue_database(data_dir_.database_path());
+  if (!database) return fail(database.error());
+  database_ = std::move(*database);
+  auto outbox = Outbox::create(*database_);
+  if (!outbox) return fail(outbox.error());
+  outbox_ = std::move(*outbox);
+  auto requests = RequestTable::create(*database_, *outbox_);
+  if (!requests) return fail(requests.error());
+  requests_ = std::move(*requests);
+  if (auto counted = count_rows(); !counted) return counted;
+  readers_ = std::make_unique<Readers>(data_dir_.database_path());
+  auto content = Content::open(data_dir_.content_path());
+  if (!content) return fail(content.error());
+  content_ = std::move(*content);
+  if (auto synced = data_dir_.sync(); !synced) return synced;
+  blobs_ = std::make_unique<Blobs>(*content_, config.blob_cache_bytes);
+
+  syncer_ = std::make_unique<Syncer>(*content_);
+  intake_ = std::make_unique<ThreadPool>(kIntakeThreads, "store-intake");
+  service_ = std::make_unique<ThreadPool>(kServiceThreads, "store-service");
+  auto writer = Writer::create(*database_, [this] { after_batch(); });
+  if (!writer) return fail(writer.error());
+  writer_ = std::move(*writer);
+  copier_ = std::make_unique<AuditCopier>(*readers_, *content_, *writer_, *outbox_);
+  return {};
+}
+
+DurableStore::~DurableStore() { close(); }
+
+void DurableStore::close() {
+  if (std::exchange(closed_, true)) return;
+  in_flight_.close_and_wait();
+  // Any part may be missing if opening failed.
+  if (copier_) copier_->close();
+  if (writer_) writer_->close();
+  if (service_) {
+    // What still waits would wait for ever. Its request is kept, and goes on at the next start.
+    service_->post([this] { watches_.fire_rest(fail(closed())); });
+    service_->close();
+  }
+  if (intake_) intake_->close();
+  if (syncer_) syncer_->close();
+}
+
+Status DurableStore::count_rows() {
+  auto queued = database_->query_text("SELECT count(*) FROM requests WHERE state = 0");
+  if (!queued) return fail(queued.error());
+  auto in_progress = database_->query_text("SELECT count(*) FROM requests WHERE state IN (1, 2)");
+  if (!in_progress) return fail(in_progress.error());
+  queued_ = std::stoull(*queued);
+  in_progress_ = std::stoull(*in_progress);
+  return {};
+}
+
+void DurableStore::after_batch() {
+  if (outbox_->take_appended()) copier_->wake();
+  if (std::exchange(work_arrived_, false) && work_listener_) work_listener_();
+}
+
+// --- admission ---
+
+void DurableStore::admit(Submission submission, std::function<void(Result<Admission>)> done) {
+  InFlight::Token token = in_flight_.enter();
+  if (!token) return done(fail(closed()));
+  const bool blocks = needs_intake(submission);
+  auto admitting = std::make_shared<Admitting>();
+  admitting->submission = std::move(submission);
+  admitting->done = std::move(done);
+  admitting->token = std::move(token);
+  if (blocks) {
+    intake_->post([this, admitting] { take_in(admitting); });
+    return;
+  }
+  admitting->program = encode_text(admitting->submission.program_text);
+  insert(admitting);
+}
+
+void DurableStore::take_in(const AdmittingPtr& admitting) {
+  if (auto held = hold_blobs(*admitting); !held) return admitting->done(fail(held.error()));
+  if (admitting->missing.empty()) admitting->program = encode_text(admitting->submission.program_text);
+  // Also what somebody else has stored and not yet synced must be durable before a row refers to it.
+  syncer_->after_sync([this, admitting](const Status& synced) {
+    if (!synced) return admitting->done(fail(synced.error()));
+    if (admitting->missing.empty()) return insert(admitting);
+    intake_->post([this, admitting] { admitting->done(admission_without_blobs(*admitting)); });
+  });
+}
+
+Status DurableStore::hold_blobs(Admitting& admitting) {
+  const Submission& submission = admitting.submission;
+  for (const StagedBlob& blob : submission.staged) {
+    if (auto kept = blobs_->keep(blob); !kept) return kept;
+  }
+  for (const Digest& digest : submission.program.blobs) {
+    auto bytes = blobs_->size_bytes(digest);
+    if (!bytes) return fail(bytes.error());
+    if (!*bytes) {
+      admitting.missing.push_back(digest);
+      continue;
+    }
+    if (auto fits = schema::check_blob_length(submission.program, digest, **bytes); !fits) return fits;
+    admitting.blob_bytes += **bytes;
+  }
+  return {};
+}
+
+/// A request that was admitted before needs its blobs no more: it is attached to all the same.
+Result<Admission> DurableStore::admission_without_blobs(const Admitting& admitting) {
+  auto reader = readers_->lease();
+  if (!reader) return fail(reader.error());
+  auto standing = (*reader)->standing(admitting.submission.request_id);
+  if (!standing) return fail(standing.error());
+  if (!*standing) return Admission{Admission::Kind::kCacheMiss, admitting.missing};
+  auto kind = admission_of_known_id(admitting.submission, (*standing)->owner, (*standing)->program_sha256);
+  if (!kind) return fail(kind.error());
+  return Admission{*kind, {}};
+}
+
+void DurableStore::insert(const AdmittingPtr& admitting) {
+  writer_->submit({.apply = [this, admitting]() -> Result<AfterCommit> {
+                     auto kind = requests_->admit(admitting->submission, admitting->program, admitting->blob_bytes,
+                                                  clock_.wall_now());
+                     if (!kind) return fail(kind.error());
+                     return AfterCommit([this, admitting, kind = *kind] {
+                       if (kind == Admission::Kind::kAdmitted) {
+                         ++queued_;
+                         work_arrived_ = true;
+                       }
+                       admitting->done(Admission{kind, {}});
+                     });
+                   },
+                   .failed = [admitting](const Error& error) { admitting->done(fail(error)); },
+                   .bytes = admitting->program.bytes.size()});
+}
+
+// --- watching ---
+
+Store::WatchId DurableStore::watch(const Uuid& request_id, std::function<void(Result<AnswerPtr>)> done) {
+  InFlight::Token token = in_flight_.enter();
+  if (!token) {
+    done(fail(closed()));
+    return 0;
+  }
+  // Registered before the row is looked at: an end that the look misses fires the watch, and only one of the two does.
+  const WatchId id = watches_.add(request_id, std::move(done));
+  service_->post([this, request_id, id, token] {
+    const Result<AnswerPtr> answer = answer_if_ended(request_id);
+    if (!answer || *answer) watches_.fire(id, answer);
+  });
+  return id;
+}
+
+void DurableStore::unwatch(WatchId id) { watches_.remove(id); }
+
+Result<Store::AnswerPtr> DurableStore::answer_if_ended(const Uuid& request_id) {
+  auto reader = readers_->lease();
+  if (!reader) return fail(reader.error());
+  auto standing = (*reader)->standing(request_id);
+  if (!standing) return fail(standing.error());
+  if (!*standing) return fail(ErrorKind::kNotFound, "request {} is not known", request_id.str());
+  if (!schema::is_terminal((*standing)->state)) return AnswerPtr();
+  if (!(*standing)->answer) {
+    return fail(ErrorKind::kGone, "the answer of request {} is not kept any more", request_id.str());
+  }
+  return load_answer(*content_, request_id, *(*standing)->answer);
+}
+
+// --- claims ---
+
+void DurableStore::set_work_listener(std::function<void()> listener) { work_listener_ = std::move(listener); }
+
+void DurableStore::claim(std::string executor, std::function<void(Result<std::optional<Claim>>)> done) {
+  InFlight::Token token = in_flight_.enter();
+  if (!token) return done(fail(closed()));
+  claim_row(std::make_shared<Claiming>(Claiming{std::move(executor), std::move(done), std::move(token)}));
+}
+
+void DurableStore::claim_row(const ClaimingPtr& claiming) {
+  writer_->submit({.apply = [this, claiming]() -> Result<AfterCommit> {
+                     auto claimed = requests_->claim_next(claiming->executor, clock_.wall_now());
+                     if (!claimed) return fail(claimed.error());
+                     if (!*claimed) return AfterCommit([claiming] { claiming->done(std::optional<Claim>()); });
+                     return AfterCommit([this, claiming, claimed = std::move(**claimed)] {
+                       --queued_;
+                       ++in_progress_;
+                       service_->post([this, claiming, claimed] { load_claim(claiming, claimed); });
+                     });
+                   },
+                   .failed = [claiming](const Error& error) { claiming->done(fail(error)); },
+                   .bytes = 0});
+}
+
+void DurableStore::load_claim(const ClaimingPtr& claiming, RequestTable::Claimed claimed) {
+  if (auto filled = fill_claim(claimed); !filled) return pass_over(claiming, claimed.claim.fence, filled.error());
+  claiming->done(std::optional<Claim>(std::move(claimed.claim)));
+}
+
+Status DurableStore::fill_claim(RequestTable::Claimed& claimed) {
+  auto reader = readers_->lease();
+  if (!reader) return fail(reader.error());
+  auto text = (*reader)->program_text(claimed.seq, claimed.program_bytes);
+  if (!text) return fail(text.error());
+  auto program = SealedMemory::copy_of(*text);
+  if (!program) return fail(program.error());
+  claimed.claim.program = std::move(*program);
+  auto digests = (*reader)->blobs(claimed.seq);
+  if (!digests) return fail(digests.error());
+  for (const Digest& digest : *digests) {
+    auto content = blobs_->load(digest);
+    if (!content) return fail(content.error());
+    claimed.claim.blobs.push_back({digest, std::move(*content)});
+  }
+  return {};
+}
+
+void DurableStore::pass_over(const ClaimingPtr& claiming, const Fence& fence, const Error& error) {
+  const std::string reason = fmt::format("what it needs to run can no longer be read: {}", error.message);
+  spdlog::error("request {}: {}", fence.request_id.str(), reason);
+  auto ending = std::make_shared<Ending>();
+  ending->fence = fence;
+  ending->completion =
+      completion_with_error(fence.request_id, State::kFailed, Error{ErrorKind::kEngine, reason}, reason);
+  ending->token = claiming->token;
+  ending->done = [this, claiming](const Status& ended) {
+    if (!ended) return claiming->done(fail(ended.error()));
+    claim_row(claiming);
+  };
+  end(std::move(ending));
+}
+
+void DurableStore::mark_running(const Fence& fence, int pid) {
+  InFlight::Token token = in_flight_.enter();
+  if (!token) return;
+  writer_->submit({.apply = [this, fence, pid]() -> Result<AfterCommit> {
+                     auto marked = requests_->mark_running(fence, pid, clock_.wall_now());
+                     if (!marked) return fail(marked.error());
+                     return AfterCommit([] {});
+                   },
+                   .failed = [token](const Error& error) { log_refusal("not marked as running", error); },
+                   .bytes = 0},
+                  Writer::Urgency::kRelaxed);
+}
+
+void DurableStore::append_audit(const Fence& fence, std::vector<AuditRecord> records) {
+  InFlight::Token token = in_flight_.enter();
+  if (!token) return;
+  size_t bytes = 0;
+  for (const AuditRecord& record : records) bytes += record.members.size();
+  writer_->submit({.apply = [this, fence, records = std::move(records)]() -> Result<AfterCommit> {
+                     auto appended = requests_->append_audit(fence, records);
+                     if (!appended) return fail(appended.error());
+                     return AfterCommit([] {});
+                   },
+                   .failed = [token](const Error& error) { log_refusal("audit records lost", error); },
+                   .bytes = bytes},
+                  Writer::Urgency::kRelaxed);
+}
+
+// --- ends ---
+
+void DurableStore::finish(const Fence& fence, Completion completion, std::function<void(Status)> done) {
+  KCORAL_CHECK(schema::is_terminal(completion.state) && completion.answer);
+  InFlight::Token token = in_flight_.enter();
+  if (!token) return done(fail(closed()));
+  auto ending = std::make_shared<Ending>();
+  ending->fence = fence;
+  ending->completion = std::move(completion);
+  ending->done = std::move(done);
+  ending->token = std::move(token);
+  end(std::move(ending));
+}
+
+void DurableStore::reject_if_queued(const Uuid& request_id, AnswerPtr answer, std::string reason) {
+  InFlight::Token token = in_flight_.enter();
+  if (!token) return;
+  auto ending = std::make_shared<Ending>();
+  ending->from = Ending::From::kQueue;
+  ending->fence.request_id = request_id;
+  ending->completion.state = State::kRejected;
+  ending->completion.answer = std::move(answer);
+  ending->completion.reason = std::move(reason);
+  ending->done = [](const Status&) {};
+  ending->token = std::move(token);
+  end(std::move(ending));
+}
+
+void DurableStore::end(EndingPtr ending) {
+  service_->post([this, ending = std::move(ending)] { store_ending(ending); });
+}
+
+void DurableStore::store_ending(const EndingPtr& ending) {
+  auto stored = store_answer(*content_, ending->fence.request_id, *ending->completion.answer);
+  if (!stored && !ending->is_substitute && ending->from == Ending::From::kAttempt) {
+    const std::string reason = fmt::format("its answer could not be stored: {}", stored.error().message);
+    spdlog::error("request {}: {}", ending->fence.request_id.str(), reason);
+    Completion substitute = completion_with_error(ending->fence.request_id, State::kFailed,
+                                                  Error{ErrorKind::kEngine, "the run ended, but " + reason}, reason);
+    substitute.times = ending->completion.times;
+    substitute.records = std::move(ending->completion.records);
+    ending->completion = std::move(substitute);
+    ending->is_substitute = true;
+    stored = store_answer(*content_, ending->fence.request_id, *ending->completion.answer);
+  }
+  if (!stored) return ending->done(fail(stored.error()));
+  ending->answer = *stored;
+  syncer_->after_sync([this, ending](const Status& synced) {
+    if (synced) return commit_ending(ending);
+    drop_answer(ending);
+    ending->done(fail(synced.error()));
+  });
+}
+
+void DurableStore::commit_ending(const EndingPtr& ending) {
+  const bool was_queued = ending->from == Ending::From::kQueue;
+  size_t bytes = 0;
+  for (const AuditRecord& record : ending->completion.records) bytes += record.members.size();
+  writer_->submit({.apply = [this, ending, was_queued]() -> Result<AfterCommit> {
+                     const Completion& completion = ending->completion;
+                     const WallTime now = clock_.wall_now();
+                     const Status changed =
+                         was_queued
+                             ? requests_->reject(ending->fence.request_id, ending->answer, completion.reason, now)
+                             : requests_->finish(ending->fence, completion, ending->answer, now);
+                     if (!changed) return fail(changed.error());
+                     return AfterCommit([this, ending, was_queued] {
+                       --(was_queued ? queued_ : in_progress_);
+                       watches_.fire_all(ending->fence.request_id, ending->completion.answer);
+                       ending->done({});
+                     });
+                   },
+                   .failed =
+                       [this, ending](const Error& error) {
+                         drop_answer(ending);
+                         ending->done(fail(error));
+                       },
+                   .bytes = bytes});
+}
+
+/// An answer that no row came to refer to.
+void DurableStore::drop_answer(const EndingPtr& ending) {
+  service_->post([this, ending] {
+    auto dropped = content_->drop_artifact(ending->fence.request_id, ending->answer);
+    if (!dropped) spdlog::warn("{}", dropped.error().message);
+  });
+}
+
+void DurableStore::abandon(const Fence& fence, std::string reason, std::function<void(Status)> done) {
+  InFlight::Token token = in_flight_.enter();
+  if (!token) return done(fail(closed()));
+  abandon_after(fence, std::move(reason), {}, std::move(done), std::move(token));
+}
+
+void DurableStore::abandon_after(const Fence& fence, std::string reason, std::vector<AuditRecord> records,
+                                 std::function<void(Status)> done, InFlight::Token token) {
+  // Used only if no attempt is left, which the row knows.
+  Error last_word{ErrorKind::kEngine,
+                  fmt::format("the run was lost: {} (attempt {}, and no other is left)", reason, fence.attempt)};
+  auto ending = std::make_shared<Ending>();
+  ending->fence = fence;
+  ending->completion =
+      completion_with_error(fence.request_id, State::kInterrupted, std::move(last_word), std::move(reason));
+  ending->completion.records = std::move(records);
+  ending->done = std::move(done);
+  ending->token = std::move(token);
+  writer_->submit({.apply = [this, ending]() -> Result<AfterCommit> {
+                     const Completion& completion = ending->completion;
+                     auto requeued =
+                         requests_->requeue(ending->fence, completion.reason, completion.records, clock_.wall_now());
+                     if (!requeued) return fail(requeued.error());
+                     if (!*requeued) return AfterCommit([this, ending] { end(ending); });
+                     return AfterCommit([this, ending] {
+                       --in_progress_;
+                       ++queued_;
+                       work_arrived_ = true;
+                       ending->done({});
+                     });
+                   },
+                   .failed = [ending](const Error& error) { ending->done(fail(error)); },
+                   .bytes = 0});
+}
+
+// --- start and look-ups ---
+
+Status DurableStore::recover() {
+  if (auto swept = content_->sweep(); !swept) return swept;
+  std::vector<Reader::Unfinished> unfinished;
+  {
+    auto reader = readers_->lease();
+    if (!reader) return fail(reader.error());
+    auto rows = (*reader)->unfinished();
+    if (!rows) return fail(rows.error());
+    unfinished = std::move(*rows);
+  }
+  if (auto swept = sweep_answers(unfinished); !swept) return swept;
+  if (auto abandoned = abandon_all(unfinished); !abandoned) return abandoned;
+  if (auto copied = copier_->drain(); !copied) return copied;
+
+  Collector announced(1);
+  writer_->submit({.apply = [this, &announced]() -> Result<AfterCommit> {
+                     return AfterCommit([this, &announced] {
+                       work_arrived_ = true;
+                       announced.report({});
+                     });
+                   },
+                   .failed = [&announced](const Error& error) { announced.report(fail(error)); },
+                   .bytes = 0});
+  return announced.wait();
+}
+
+/// Answers that were stored just before a crash kept their row from referring to them.
+Status DurableStore::sweep_answers(const std::vector<Reader::Unfinished>& unfinished) {
+  for (const Reader::Unfinished& request : unfinished) {
+    if (auto dropped = content_->drop_artifacts(request.fence.request_id); !dropped) return dropped;
+  }
+  return {};
+}
+
+Status DurableStore::abandon_all(const std::vector<Reader::Unfinished>& unfinished) {
+  std::vector<const Reader::Unfinished*> started;
+  for (const Reader::Unfinished& request : unfinished) {
+    if (request.state != State::kQueued) started.push_back(&request);
+  }
+  if (started.empty()) return {};
+  Collector abandoned(started.size());
+  for (const Reader::Unfinished* request : started) {
+    InFlight::Token token = in_flight_.enter();
+    if (!token) return fail(closed());
+    // Also for one that was only assigned: that it runs is committed with whatever is committed next, as its records
+    // are.
+    std::vector<AuditRecord> gap = {
+        {clock_.wall_now(), audit_events::gap("the server ended; records of its last 100 ms may be missing")}};
+    abandon_after(
+        request->fence, "the server ended while it ran", std::move(gap),
+        [&abandoned](Status status) { abandoned.report(std::move(status)); }, std::move(token));
+  }
+  return abandoned.wait();
+}
+
+Counts DurableStore::counts() const { return {.queued = queued_, .in_progress = in_progress_}; }
+
+Result<std::optional<RequestRow>> DurableStore::find(const Uuid& request_id) {
+  auto reader = readers_->lease();
+  if (!reader) return fail(reader.error());
+  return (*reader)->find(request_id);
+}
+
+Result<std::vector<std::string>> DurableStore::audit(const Uuid& request_id) {
+  std::vector<Reader::OutboxRow> waiting;
+  {
+    auto reader = readers_->lease();
+    if (!reader) return fail(reader.error());
+    auto standing = (*reader)->standing(request_id);
+    if (!standing) return fail(standing.error());
+    if (!*standing) return fail(ErrorKind::kNotFound, "request {} is not known", request_id.str());
+    auto rows = (*reader)->outbox_of(request_id);
+    if (!rows) return fail(rows.error());
+    waiting = std::move(*rows);
+  }
+  // After the outbox: what the copier moves in between is then seen twice rather than not at all.
+  auto copied = content_->records(request_id);
+  if (!copied) return fail(copied.error());
+  std::vector<std::string> records;
+  for (StoredRecord& record : *copied) records.push_back(std::move(record.text));
+  for (const Reader::OutboxRow& row : waiting) {
+    for (StoredRecord& record : split_records(row.request_id, row.first_seq, row.records)) {
+      if (record.seq == records.size()) records.push_back(std::move(record.text));
+    }
+  }
+  return records;
+}
+
+}  // namespace kcoral::store

@@ -1,0 +1,120 @@
+// The Store on one machine: SQLite for what is true of requests, RocksDB for content and audit.
+//
+// Who does what: the writer's thread changes rows, and runs whatever follows a commit; `intake_` stores uploads;
+// `service_` loads what a claim or a watch needs and stores answers; the syncer makes content durable for all of them;
+// the copier moves audit records. A call travels through these as a chain of closures that hold its InFlight token, so
+// that `close` knows when the last is done. Content is always durable before the row that refers to it is committed.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "store/answers.h"
+#include "store/audit_copier.h"
+#include "store/blobs.h"
+#include "store/content.h"
+#include "store/data_dir.h"
+#include "store/in_flight.h"
+#include "store/outbox.h"
+#include "store/program_text.h"
+#include "store/reader.h"
+#include "store/request_table.h"
+#include "store/store.h"
+#include "store/syncer.h"
+#include "store/thread_pool.h"
+#include "store/watches.h"
+#include "store/writer.h"
+
+namespace kcoral::store {
+
+class DurableStore final : public Store {
+ public:
+  static Result<std::unique_ptr<DurableStore>> open(const StoreConfig& config, Clock& clock);
+  ~DurableStore() override;
+
+  void admit(Submission submission, std::function<void(Result<Admission>)> done) override;
+  WatchId watch(const Uuid& request_id, std::function<void(Result<AnswerPtr>)> done) override;
+  void unwatch(WatchId id) override;
+  void reject_if_queued(const Uuid& request_id, AnswerPtr answer, std::string reason) override;
+
+  void set_work_listener(std::function<void()> listener) override;
+  void claim(std::string executor, std::function<void(Result<std::optional<Claim>>)> done) override;
+  void mark_running(const Fence& fence, int pid) override;
+  void append_audit(const Fence& fence, std::vector<AuditRecord> records) override;
+  void finish(const Fence& fence, Completion completion, std::function<void(Status)> done) override;
+  void abandon(const Fence& fence, std::string reason, std::function<void(Status)> done) override;
+
+  Status recover() override;
+  Counts counts() const override;
+  Result<std::optional<RequestRow>> find(const Uuid& request_id) override;
+  Result<std::vector<std::string>> audit(const Uuid& request_id) override;
+  void close() override;
+
+  /// For tests, which damage what is stored.
+  Content& content_for_test() { return *content_; }
+
+ private:
+  struct Admitting;
+  struct Claiming;
+  struct Ending;
+  using AdmittingPtr = std::shared_ptr<Admitting>;
+  using ClaimingPtr = std::shared_ptr<Claiming>;
+  using EndingPtr = std::shared_ptr<Ending>;
+
+  DurableStore(DataDir data_dir, Clock& clock) : clock_(clock), data_dir_(std::move(data_dir)) {}
+  Status open_parts(const StoreConfig& config);
+  Status count_rows();
+  void after_batch();
+
+  void take_in(const AdmittingPtr& admitting);
+  Status hold_blobs(Admitting& admitting);
+  Result<Admission> admission_without_blobs(const Admitting& admitting);
+  void insert(const AdmittingPtr& admitting);
+
+  /// Null while the request is not terminal.
+  Result<AnswerPtr> answer_if_ended(const Uuid& request_id);
+
+  void claim_row(const ClaimingPtr& claiming);
+  void load_claim(const ClaimingPtr& claiming, RequestTable::Claimed claimed);
+  Status fill_claim(RequestTable::Claimed& claimed);
+  void pass_over(const ClaimingPtr& claiming, const Fence& fence, const Error& error);
+
+  void end(EndingPtr ending);
+  void store_ending(const EndingPtr& ending);
+  void commit_ending(const EndingPtr& ending);
+  void drop_answer(const EndingPtr& ending);
+  void abandon_after(const Fence& fence, std::string reason, std::vector<AuditRecord> records,
+                     std::function<void(Status)> done, InFlight::Token token);
+  Status sweep_answers(const std::vector<Reader::Unfinished>& unfinished);
+  Status abandon_all(const std::vector<Reader::Unfinished>& unfinished);
+
+  Clock& clock_;
+  DataDir data_dir_;
+  InFlight in_flight_;
+  bool closed_ = false;
+
+  std::unique_ptr<Database> database_;
+  std::unique_ptr<Outbox> outbox_;          // the writer's thread only
+  std::unique_ptr<RequestTable> requests_;  // the writer's thread only
+  std::unique_ptr<Readers> readers_;        // declared after database_: readers close before the writer
+  std::unique_ptr<Content> content_;
+  std::unique_ptr<Blobs> blobs_;
+
+  Watches watches_;
+  std::function<void()> work_listener_;
+  bool work_arrived_ = false;  // the writer's thread only: something of this batch became claimable
+  std::atomic<uint64_t> queued_{0};
+  std::atomic<uint64_t> in_progress_{0};
+
+  std::unique_ptr<Writer> writer_;
+  std::unique_ptr<Syncer> syncer_;
+  std::unique_ptr<ThreadPool> intake_;
+  std::unique_ptr<ThreadPool> service_;
+  std::unique_ptr<AuditCopier> copier_;
+};
+
+}  // namespace kcoral::store

@@ -1,0 +1,99 @@
+// Look-ups on connections of their own, beside the writer.
+//
+// A Reader belongs to one thread at a time; Readers is thread-safe and hands them out. Each look-up sees one committed
+// state of the database. Readers never write and never move the write-ahead log.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "store/content.h"
+#include "store/sqlite.h"
+#include "store/store.h"
+
+namespace kcoral::store {
+
+class Reader {
+ public:
+  static Result<std::unique_ptr<Reader>> open(const std::string& path);
+
+  Result<std::optional<RequestRow>> find(const Uuid& request_id);
+
+  /// What an answer or an attachment depends on.
+  struct Standing {
+    schema::State state = schema::State::kQueued;
+    std::string owner;
+    Digest program_sha256;
+    std::optional<ContentId> answer;  // of a terminal request, unless it was pruned
+  };
+  Result<std::optional<Standing>> standing(const Uuid& request_id);
+
+  Result<std::string> program_text(int64_t seq, uint64_t program_bytes);
+  Result<std::vector<Digest>> blobs(int64_t seq);
+
+  struct OutboxRow {
+    int64_t id = 0;
+    Uuid request_id;
+    uint64_t first_seq = 0;
+    std::string records;
+  };
+  /// In order, at most `count_max`.
+  Result<std::vector<OutboxRow>> outbox_after(int64_t id, int count_max);
+  Result<std::vector<OutboxRow>> outbox_of(const Uuid& request_id);
+
+  struct Unfinished {
+    Fence fence;
+    schema::State state = schema::State::kQueued;
+  };
+  /// All requests that are not terminal.
+  Result<std::vector<Unfinished>> unfinished();
+
+ private:
+  Reader() = default;
+  Result<std::vector<OutboxRow>> outbox_rows(Cursor cursor);
+
+  std::unique_ptr<Database> database_;  // declared first: outlives the statements
+  Statement find_;
+  Statement standing_;
+  Statement program_;
+  Statement blobs_;
+  Statement outbox_after_;
+  Statement outbox_of_;
+  Statement unfinished_;
+};
+
+class Readers {
+ public:
+  explicit Readers(std::string path) : path_(std::move(path)) {}
+
+  /// A reader on loan, as long as the lease lives.
+  class Lease {
+   public:
+    Lease(Readers& readers, std::unique_ptr<Reader> reader) : readers_(&readers), reader_(std::move(reader)) {}
+    Lease(Lease&&) = default;
+    Lease& operator=(Lease&&) = delete;
+    ~Lease() {
+      if (reader_) readers_->put_back(std::move(reader_));
+    }
+    Reader* operator->() const { return reader_.get(); }
+
+   private:
+    Readers* readers_;
+    std::unique_ptr<Reader> reader_;
+  };
+
+  Result<Lease> lease();
+
+ private:
+  void put_back(std::unique_ptr<Reader> reader);
+
+  const std::string path_;
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Reader>> idle_;  // guarded by mutex_
+};
+
+}  // namespace kcoral::store

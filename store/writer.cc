@@ -1,0 +1,152 @@
+#include "store/writer.h"
+
+#include <pthread.h>
+
+#include <chrono>
+
+#include "base/log.h"
+#include "schema/limits.h"
+
+namespace kcoral::store {
+namespace {
+
+using namespace std::chrono_literals;
+
+// A batch ends here so that whoever came first does not wait for everybody (ARCHITECTURE.md, "Data").
+constexpr size_t kBatchOperationsMax = 64;
+constexpr size_t kBatchBytesMax = limits::kMiB;
+// Well below the 100 ms of single instructions' records that a crash may cost (contract section 9).
+constexpr auto kRelaxedDelay = 50ms;
+
+}  // namespace
+
+Result<std::unique_ptr<Writer>> Writer::create(Database& database, std::function<void()> after_batch) {
+  std::unique_ptr<Writer> writer(new Writer(database, std::move(after_batch)));
+  const std::pair<Statement*, const char*> statements[] = {
+      {&writer->begin_, "BEGIN IMMEDIATE"},         {&writer->commit_, "COMMIT"},
+      {&writer->savepoint_, "SAVEPOINT operation"}, {&writer->release_, "RELEASE operation"},
+      {&writer->undo_, "ROLLBACK TO operation"},
+  };
+  for (const auto& [statement, sql] : statements) {
+    auto prepared = database.prepare(sql);
+    if (!prepared) return fail(prepared.error());
+    *statement = std::move(*prepared);
+  }
+  writer->thread_ = std::thread([raw = writer.get()] { raw->run(); });
+  ::pthread_setname_np(writer->thread_.native_handle(), "store-writer");
+  return writer;
+}
+
+Writer::~Writer() { close(); }
+
+void Writer::submit(Operation operation, Urgency urgency) {
+  bool wake = false;
+  {
+    const std::lock_guard lock(mutex_);
+    // The first relaxed operation wakes the thread too, which then starts to count its delay.
+    wake = urgency == Urgency::kNow || waiting_.empty();
+    waiting_.push_back(std::move(operation));
+    if (urgency == Urgency::kNow) ++urgent_;
+  }
+  if (wake) wakeup_.notify_one();
+}
+
+void Writer::close() {
+  {
+    const std::lock_guard lock(mutex_);
+    closing_ = true;
+  }
+  wakeup_.notify_one();
+  if (thread_.joinable()) thread_.join();
+}
+
+void Writer::run() {
+  for (;;) {
+    std::vector<Operation> batch = next_batch();
+    if (batch.empty()) return;
+    commit(batch);
+    // The closures go before anything else happens: whoever waits for the end of their operations watches them.
+    batch.clear();
+    after_batch_();
+    if (auto checkpointed = database_.checkpoint_if_due(); !checkpointed) {
+      spdlog::warn("the write-ahead log could not be moved into the database: {}", checkpointed.error().message);
+    }
+  }
+}
+
+std::vector<Writer::Operation> Writer::next_batch() {
+  std::unique_lock lock(mutex_);
+  wakeup_.wait(lock, [this] { return !waiting_.empty() || closing_; });
+  wakeup_.wait_for(lock, kRelaxedDelay, [this] { return urgent_ > 0 || closing_; });
+
+  std::vector<Operation> batch;
+  size_t bytes = 0;
+  while (!waiting_.empty() && batch.size() < kBatchOperationsMax) {
+    bytes += waiting_.front().bytes;
+    if (!batch.empty() && bytes > kBatchBytesMax) break;
+    batch.push_back(std::move(waiting_.front()));
+    waiting_.pop_front();
+  }
+  // What stays behind has waited long enough, whatever its urgency was.
+  urgent_ = waiting_.size();
+  return batch;
+}
+
+void Writer::commit(std::span<Operation> batch) {
+  if (auto begun = begin_.execute(); !begun) {
+    for (Operation& operation : batch) operation.failed(begun.error());
+    return;
+  }
+  std::vector<Result<AfterCommit>> results;
+  results.reserve(batch.size());
+  const bool all_applied = apply(batch, results);
+  Status committed;
+  if (all_applied) committed = commit_.execute();
+  if (all_applied && committed) {
+    for (size_t i = 0; i < batch.size(); ++i) {
+      if (results[i]) {
+        (*results[i])();
+      } else {
+        batch[i].failed(results[i].error());
+      }
+    }
+    return;
+  }
+  // The disk is full: the transaction is lost as a whole, but its small operations may still find room one by one.
+  if (database_.in_transaction()) {
+    if (auto undone = database_.execute("ROLLBACK"); !undone) spdlog::warn("ROLLBACK: {}", undone.error().message);
+  }
+  if (batch.size() == 1) {
+    batch.front().failed(all_applied ? committed.error() : results.back().error());
+    return;
+  }
+  for (size_t i = 0; i < batch.size(); ++i) commit(batch.subspan(i, 1));
+}
+
+/// False if the transaction was lost on the way, by the operation whose error is the last of `results`.
+bool Writer::apply(std::span<Operation> batch, std::vector<Result<AfterCommit>>& results) {
+  for (Operation& operation : batch) {
+    results.push_back(apply_in_savepoint(operation));
+    if (!database_.in_transaction()) {
+      KCORAL_CHECK(!results.back().has_value());
+      return false;
+    }
+  }
+  return true;
+}
+
+Result<Writer::AfterCommit> Writer::apply_in_savepoint(Operation& operation) {
+  if (auto marked = savepoint_.execute(); !marked) return fail(marked.error());
+  Result<AfterCommit> result = operation.apply();
+  if (result) {
+    auto released = release_.execute();
+    if (released) return result;
+    result = fail(released.error());
+  }
+  if (!database_.in_transaction()) return result;
+  // The reason for which it failed is what its caller hears, whatever happens to the undoing.
+  if (!undo_.execute() || !release_.execute()) (void)database_.execute("ROLLBACK");
+  return result;
+}
+
+}  // namespace kcoral::store

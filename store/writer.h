@@ -1,0 +1,77 @@
+// The one thread that writes to the database: operations queue up, and whatever waits is committed in one transaction.
+//
+// It promises: operations are applied in the order of submission; what an operation wants to tell the world runs after
+// the COMMIT that makes it true, in the same order; an operation that fails is undone alone (its savepoint), and one
+// that meets a full disk does not take the others of its batch with it. Syncing to disk is what a commit costs, so 64
+// operations that wait together cost about as much as one.
+//
+// `submit` and `close` may be called from any thread; everything that is handed in runs on the writer's own thread,
+// which is the only one that touches the Database while the Writer lives.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "base/error.h"
+#include "store/sqlite.h"
+
+namespace kcoral::store {
+
+class Writer {
+ public:
+  using AfterCommit = std::function<void()>;
+
+  struct Operation {
+    /// Changes rows, and nothing but rows: it runs again if the transaction around it is lost. What it returns runs
+    /// after the commit.
+    std::function<Result<AfterCommit>()> apply;
+    /// Instead of AfterCommit, when nothing of the operation remains.
+    std::function<void(const Error&)> failed;
+    size_t bytes = 0;  // what it writes beyond a few hundred bytes
+  };
+
+  /// kRelaxed: shares the next commit that somebody waits for, or gets its own after kRelaxedDelay.
+  enum class Urgency { kNow, kRelaxed };
+
+  /// `after_batch` runs after the callbacks of each batch.
+  static Result<std::unique_ptr<Writer>> create(Database& database, std::function<void()> after_batch);
+  ~Writer();
+
+  void submit(Operation operation, Urgency urgency = Urgency::kNow);
+
+  /// Commits all that was submitted, then ends the thread. Requires: nothing is submitted any more.
+  void close();
+
+ private:
+  Writer(Database& database, std::function<void()> after_batch)
+      : database_(database), after_batch_(std::move(after_batch)) {}
+
+  void run();
+  std::vector<Operation> next_batch();
+  void commit(std::span<Operation> batch);
+  bool apply(std::span<Operation> batch, std::vector<Result<AfterCommit>>& results);
+  Result<AfterCommit> apply_in_savepoint(Operation& operation);
+
+  Database& database_;
+  const std::function<void()> after_batch_;
+  Statement begin_;
+  Statement commit_;
+  Statement savepoint_;
+  Statement release_;
+  Statement undo_;
+
+  std::mutex mutex_;
+  std::condition_variable wakeup_;
+  std::deque<Operation> waiting_;  // guarded by mutex_
+  size_t urgent_ = 0;              // guarded by mutex_: how many of them should not wait for company
+  bool closing_ = false;           // guarded by mutex_
+  std::thread thread_;
+};
+
+}  // namespace kcoral::store

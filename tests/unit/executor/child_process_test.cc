@@ -1,0 +1,86 @@
+#include "executor/child_process.h"
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+namespace kcoral::executor {
+namespace {
+
+constexpr std::chrono::seconds kWait{30};
+
+ProcessSpec shell(const std::string& script) { return {{"/bin/sh", "-c", script}, {}, false, std::nullopt}; }
+
+TEST(ChildProcess, TellsHowItEnded) {
+  auto exited = ChildProcess::start(shell("exit 3"));
+  ASSERT_TRUE(exited.has_value());
+  EXPECT_EQ(exited->wait_for(kWait), (ExitStatus{false, 3}));
+  EXPECT_EQ(exited->try_wait(), (ExitStatus{false, 3}));
+  auto killed = ChildProcess::start(shell("kill -SEGV $$"));
+  ASSERT_TRUE(killed.has_value());
+  EXPECT_EQ(killed->wait_for(kWait), (ExitStatus{true, SIGSEGV}));
+  EXPECT_EQ(describe({true, SIGSEGV}), "signal 11 (SIGSEGV)");
+  EXPECT_EQ(describe({true, 63}), "signal 63");
+  EXPECT_EQ(describe({false, 3}), "exit code 3");
+}
+
+TEST(ChildProcess, CannotBeStartedIsAnError) {
+  const auto missing = ChildProcess::start({{"/nonexistent"}, {}, false, std::nullopt});
+  ASSERT_FALSE(missing.has_value());
+  EXPECT_EQ(missing.error().kind, ErrorKind::kEnvironment);
+  EXPECT_NE(missing.error().message.find("/nonexistent"), std::string::npos);
+  EXPECT_FALSE(ChildProcess::start({{"/etc/passwd"}, {}, false, std::nullopt}).has_value());
+}
+
+TEST(ChildProcess, DestroyingKillsAndReaps) {
+  pid_t pid;
+  {
+    auto child = ChildProcess::start(shell("exec sleep 1000"));
+    ASSERT_TRUE(child.has_value());
+    pid = child->pid();
+    EXPECT_EQ(child->try_wait(), std::nullopt);
+  }
+  EXPECT_EQ(::kill(pid, 0), -1);
+}
+
+TEST(ChildProcess, ChildHasExactlyItsDescriptorsAndDefaultSignals) {
+  // One that would be inherited, as a careless library leaves it.
+  std::array<int, 2> leaked;
+  ASSERT_EQ(::pipe(leaked.data()), 0);
+  ProcessSpec spec = shell("ls /proc/self/fd | tr '\\n' ' '; grep -E 'SigBlk|SigIgn' /proc/self/status");
+  // Numbers that overlap: each is the other's source.
+  spec.fds = {{4, leaked[0]}, {3, leaked[1]}};
+  std::signal(SIGUSR1, SIG_IGN);
+  auto run = run_captured(spec, kWait);
+  std::signal(SIGUSR1, SIG_DFL);
+  ASSERT_TRUE(run.has_value());
+  EXPECT_EQ(run->out, "0 1 2 3 4 5 SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n");  // 5: ls itself
+  ::close(leaked[0]);
+  ::close(leaked[1]);
+}
+
+TEST(ChildProcess, RunsAsAnotherUserForGood) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root";
+  ProcessSpec spec = shell("id -u; id -g; id -G; grep CapPrm /proc/self/status");
+  spec.user = ProcessSpec::User{65534, 65534};
+  auto run = run_captured(spec, kWait);
+  ASSERT_TRUE(run.has_value());
+  EXPECT_EQ(run->out, "65534\n65534\n65534\nCapPrm:\t0000000000000000\n");
+}
+
+TEST(RunCaptured, KeepsBothStreamsAndBoundsTime) {
+  auto run = run_captured(shell("echo out; echo err >&2; cat; exit 4"), kWait);
+  ASSERT_TRUE(run.has_value());
+  EXPECT_EQ(run->out, "out\n");
+  EXPECT_EQ(run->err, "err\n");
+  EXPECT_EQ(run->status, (ExitStatus{false, 4}));
+  const auto slow = run_captured(shell("exec sleep 1000"), std::chrono::milliseconds(50));
+  ASSERT_FALSE(slow.has_value());
+  EXPECT_EQ(slow.error().kind, ErrorKind::kTimeout);
+  auto much = run_captured(shell("head -c 3000000 /dev/zero"), kWait);
+  ASSERT_TRUE(much.has_value());
+  EXPECT_EQ(much->out.size(), 1U << 20);
+}
+
+}  // namespace
+}  // namespace kcoral::executor

@@ -1,0 +1,74 @@
+#include "executor/fake_executor.h"
+
+#include <gtest/gtest.h>
+
+namespace kcoral::executor {
+namespace {
+
+/// Notes every event by name and runs the next step of the test after each.
+class Notes : public ExecutorEvents {
+ public:
+  void on_idle(const ExecutorInfo&) override { note("idle"); }
+  void on_running(int) override { note("running"); }
+  void on_records(std::vector<RunRecord>) override { note("records"); }
+  void on_outcome(RunReport report) override {
+    note(report.ending == schema::Outcome::Ending::kCancelled ? "cancelled" : "outcome");
+  }
+  void on_lost(std::string, bool permanent) override { note(permanent ? "broken" : "lost"); }
+
+  std::vector<std::string> names;
+  std::function<void(const std::string&)> then;
+
+ private:
+  void note(const char* name) {
+    names.emplace_back(name);
+    if (then) then(name);
+  }
+};
+
+using Names = std::vector<std::string>;
+
+Names play(Fault fault, const std::function<void(FakeExecutor&, const Uuid&)>& when_running = {}) {
+  auto loop = EventLoop::create();
+  Notes notes;
+  FakeExecutor executor(**loop, "fake", [](const Assignment&) {
+    RunReport report;
+    report.ending = schema::Outcome::Ending::kCompleted;
+    return report;
+  });
+  executor.play(fault);
+  Assignment assignment;
+  assignment.request_id = Uuid::random();
+  int idles = 0;
+  notes.then = [&](const std::string& name) {
+    if (name == "idle" && ++idles == 1) executor.run(assignment);
+    if (name == "running" && when_running) when_running(executor, assignment.request_id);
+    if ((name == "idle" && idles == 2) || name == "broken") (*loop)->stop();
+  };
+  executor.start(notes);
+  (*loop)->run_after(std::chrono::milliseconds(100), [&] { (*loop)->stop(); });
+  (*loop)->run();
+  return notes.names;
+}
+
+TEST(FakeExecutor, PlaysItsFaults) {
+  const auto cancel = [](FakeExecutor& executor, const Uuid& id) { executor.cancel(id); };
+  EXPECT_EQ(play(Fault::kNone), (Names{"idle", "running", "outcome", "idle"}));
+  EXPECT_EQ(play(Fault::kHang), (Names{"idle", "running"}));
+  EXPECT_EQ(play(Fault::kHang, cancel), (Names{"idle", "running", "cancelled", "idle"}));
+  EXPECT_EQ(play(Fault::kHangIgnoringCancel, cancel), (Names{"idle", "running"}));
+  EXPECT_EQ(play(Fault::kOutcomeAfterCancel, cancel), (Names{"idle", "running", "outcome", "idle"}));
+  EXPECT_EQ(play(Fault::kDieBeforeRunning), (Names{"idle", "lost", "idle"}));
+  EXPECT_EQ(play(Fault::kDieWhileRunning), (Names{"idle", "running", "lost", "idle"}));
+  EXPECT_EQ(play(Fault::kBreakForGood), (Names{"idle", "running", "broken"}));
+  EXPECT_EQ(play(Fault::kAnswerTwice), (Names{"idle", "running", "outcome", "outcome", "idle"}));
+  EXPECT_EQ(play(Fault::kSlowAftermath), (Names{"idle", "running", "outcome"}));
+  EXPECT_EQ(play(Fault::kLateRecords), (Names{"idle", "running", "outcome", "records", "idle"}));
+  EXPECT_EQ(play(Fault::kHang, [](FakeExecutor& executor, const Uuid&) { executor.die("x"); }),
+            (Names{"idle", "running", "lost", "idle"}));
+  EXPECT_EQ(play(Fault::kHang, [](FakeExecutor& executor, const Uuid&) { executor.finish(); }),
+            (Names{"idle", "running", "outcome", "idle"}));
+}
+
+}  // namespace
+}  // namespace kcoral::executor

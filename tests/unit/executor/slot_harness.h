@@ -1,0 +1,356 @@
+// What the tests with real processes share: a loop on a thread of its own, a RemoteExecutor on it, and everything that
+// it reports, to be waited for with a deadline. Thread-safe where the test's thread meets the loop's.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "executor/install_paths.h"
+#include "executor/python_finder.h"
+#include "executor/remote_executor.h"
+
+namespace kcoral::executor {
+
+inline constexpr std::chrono::seconds kTestWait{60};
+
+/// An empty directory that is removed at the end.
+class TemporaryDirectory {
+ public:
+  TemporaryDirectory() {
+    std::string name = (std::filesystem::temp_directory_path() / "kcoral-test-XXXXXX").string();
+    EXPECT_NE(::mkdtemp(name.data()), nullptr);
+    path_ = name;
+  }
+  ~TemporaryDirectory() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TemporaryDirectory(const TemporaryDirectory&) = delete;
+  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+/// Our programs as the build made them.
+inline InstallPaths built_paths() {
+  auto paths = find_install_paths(KCORAL_TEST_PROGRAMS "/kcoral-executor");
+  EXPECT_TRUE(paths.has_value()) << paths.error().message;
+  return *paths;
+}
+
+/// An installation of its own, with `python_sources` (name → text) in place of our Python side.
+inline std::string install_with_python(const std::filesystem::path& prefix,
+                                       const std::map<std::string, std::string>& python_sources) {
+  namespace fs = std::filesystem;
+  const InstallPaths built = built_paths();
+  fs::create_directories(prefix / "bin");
+  fs::create_directories(prefix / "lib/kcoral/python");
+  fs::copy_file(built.executor, prefix / "bin/kcoral-executor");
+  fs::copy_file(built.init, prefix / "lib/kcoral/kcoral-init");
+  fs::copy_file(built.sandbox_library, prefix / "lib/kcoral/libkcoral_sandbox.so");
+  for (const auto& [name, text] : python_sources) std::ofstream(prefix / "lib/kcoral/python" / name) << text;
+  return prefix / "bin/kcoral-executor";
+}
+
+class LoopThread {
+ public:
+  LoopThread() {
+    auto loop = EventLoop::create();
+    KCORAL_CHECK(loop.has_value());
+    loop_ = std::move(*loop);
+    thread_ = std::thread([this] { loop_->run(); });
+  }
+  ~LoopThread() {
+    loop_->stop();
+    thread_.join();
+  }
+
+  EventLoop& loop() { return *loop_; }
+  /// Runs `function` on the loop's thread and waits for its end.
+  void call(const std::function<void()>& function) {
+    std::mutex mutex;
+    std::condition_variable done;
+    bool is_done = false;
+    loop_->post([&] {
+      function();
+      const std::lock_guard lock(mutex);
+      is_done = true;
+      done.notify_all();
+    });
+    std::unique_lock lock(mutex);
+    done.wait(lock, [&] { return is_done; });
+  }
+
+ private:
+  std::unique_ptr<EventLoop> loop_;
+  std::thread thread_;
+};
+
+/// Everything that an executor reported.
+class EventLog : public ExecutorEvents {
+  template <typename Function>
+  auto locked(Function function) {
+    const std::lock_guard lock(mutex_);
+    return function();
+  }
+
+ public:
+  struct Lost {
+    std::string reason;
+    bool permanent;
+  };
+
+  void on_idle(const ExecutorInfo& info) override {
+    note([&] {
+      ++idle_count_;
+      info_ = info;
+    });
+  }
+  void on_running(int pid) override {
+    note([&] { pids_.push_back(pid); });
+  }
+  void on_records(std::vector<RunRecord> records) override {
+    note([&] { records_.insert(records_.end(), records.begin(), records.end()); });
+  }
+  void on_outcome(RunReport report) override {
+    note([&] { reports_.push_back(std::move(report)); });
+  }
+  void on_lost(std::string reason, bool permanent) override {
+    note([&] { lost_.push_back({std::move(reason), permanent}); });
+  }
+
+  bool wait_for_idle(size_t count) {
+    return wait([&] { return idle_count_ >= count; });
+  }
+  bool wait_for_running(size_t count) {
+    return wait([&] { return pids_.size() >= count; });
+  }
+  bool wait_for_outcome(size_t count) {
+    return wait([&] { return reports_.size() >= count; });
+  }
+  bool wait_for_lost(size_t count) {
+    return wait([&] { return lost_.size() >= count; });
+  }
+  bool wait_for_record(const std::string& text) {
+    return wait([&] {
+      for (const RunRecord& record : records_) {
+        if (record.members.find(text) != std::string::npos) return true;
+      }
+      return false;
+    });
+  }
+
+  size_t idle_count() {
+    return locked([&] { return idle_count_; });
+  }
+  size_t outcome_count() {
+    return locked([&] { return reports_.size(); });
+  }
+  ExecutorInfo info() {
+    return locked([&] { return info_; });
+  }
+  int last_pid() {
+    return locked([&] { return pids_.back(); });
+  }
+  RunReport last_report() {
+    return locked([&] { return reports_.back(); });
+  }
+  std::vector<Lost> lost() {
+    return locked([&] { return lost_; });
+  }
+  std::vector<RunRecord> records() {
+    return locked([&] { return records_; });
+  }
+  std::string records_text() {
+    std::string text;
+    for (const RunRecord& record : records()) text += "{" + record.members + "}\n";
+    return text;
+  }
+
+ private:
+  void note(const std::function<void()>& change) {
+    const std::lock_guard lock(mutex_);
+    change();
+    changed_.notify_all();
+  }
+  bool wait(const std::function<bool()>& is_true) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, kTestWait, is_true);
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  size_t idle_count_ = 0;
+  ExecutorInfo info_;
+  std::vector<int> pids_;
+  std::vector<RunRecord> records_;
+  std::vector<RunReport> reports_;
+  std::vector<Lost> lost_;
+};
+
+/// A slot from its start to its end, driven from the test's thread.
+class SlotHarness {
+ public:
+  explicit SlotHarness(const std::function<void(ExecutorConfig&)>& adjust = {}) {
+    config_.name = "slot-0";
+    config_.executor_path = built_paths().executor;
+    config_.lock_path = directory_.path() / "slot-0.lock";
+    if (::geteuid() != 0) {
+      config_.uid = ::getuid();
+      config_.gid = ::getgid();
+    }
+    auto python = find_python("/usr/bin/python3", config_.uid, config_.gid);
+    EXPECT_TRUE(python.has_value()) << python.error().message;
+    config_.python = python->path;
+    config_.read_only_paths = python->read_only_paths;
+    if (adjust) adjust(config_);
+  }
+  ~SlotHarness() { stop(); }
+
+  ExecutorConfig& config() { return config_; }
+  EventLog& log() { return log_; }
+  const std::filesystem::path& directory() const { return directory_.path(); }
+
+  /// Starts and waits until it is idle or lost.
+  void start() {
+    thread_.call([&] {
+      executor_ = std::make_unique<RemoteExecutor>(thread_.loop(), config_);
+      executor_->start(log_);
+    });
+  }
+  bool start_and_wait() {
+    start();
+    return log_.wait_for_idle(1);
+  }
+  void stop() {
+    thread_.call([&] { executor_.reset(); });
+  }
+  pid_t executor_pid() {
+    pid_t pid = 0;
+    thread_.call([&] { pid = executor_->pid(); });
+    return pid;
+  }
+
+  Assignment make_assignment(const std::string& program) {
+    Assignment assignment;
+    assignment.request_id = Uuid::random();
+    assignment.timeout = std::chrono::seconds(30);
+    assignment.output_limit_bytes = 1 << 20;
+    auto text = SealedMemory::copy_of(program);
+    KCORAL_CHECK(text.has_value());
+    assignment.program = *text;
+    return assignment;
+  }
+  void begin(Assignment assignment) {
+    thread_.call([&] { executor_->run(std::move(assignment)); });
+  }
+  void cancel(const Uuid& request_id) {
+    thread_.call([&] { executor_->cancel(request_id); });
+  }
+  /// Runs one program to its outcome and until the slot is idle again.
+  RunReport run(Assignment assignment) {
+    const size_t outcomes = log_.outcome_count(), idles = log_.idle_count();
+    begin(std::move(assignment));
+    EXPECT_TRUE(log_.wait_for_outcome(outcomes + 1)) << "no outcome came";
+    if (log_.outcome_count() == outcomes) return {};
+    RunReport report = log_.last_report();
+    EXPECT_TRUE(log_.wait_for_idle(idles + 1)) << "it did not come idle again";
+    return report;
+  }
+  RunReport run(const std::string& program) { return run(make_assignment(program)); }
+
+ private:
+  TemporaryDirectory directory_;
+  ExecutorConfig config_;
+  EventLog log_;
+  LoopThread thread_;
+  std::unique_ptr<RemoteExecutor> executor_;
+};
+
+/// A program that loads `source`, calls its function `main`, and returns what that returns under "result".
+inline std::string program_of(const std::string& source) {
+  using nlohmann::json;
+  const auto ref = [](const char* id) { return json{{"$ref", id}}; };
+  return json{{"instructions",
+               {{{"op", "upload"}, {"kind", "module"}, {"id", "m"}, {"source", source}},
+                {{"op", "get_function"}, {"id", "f"}, {"module", ref("m")}, {"name", "main"}},
+                {{"op", "run"}, {"id", "r"}, {"fn", ref("f")}},
+                {{"op", "return"}, {"key", "result"}, {"value", ref("r")}}}}}
+      .dump();
+}
+
+/// The members of an answer as a document; empty where there is none. Its operator[] is safe on what is absent.
+inline nlohmann::json members_of(const RunReport& report) {
+  auto members = nlohmann::json::object();
+  if (report.outcome_members == nullptr) return members;
+  auto text = report.outcome_members->view();
+  EXPECT_TRUE(text.has_value());
+  members = nlohmann::json::parse("{" + std::string(*text) + "}", nullptr, /*allow_exceptions=*/false);
+  EXPECT_TRUE(members.is_object()) << *text;
+  return members;
+}
+
+inline std::string part_text(const RunReport& report, size_t index) {
+  const schema::Extent& extent = report.parts.at(index).extent;
+  auto text = extent.memory->view();
+  return text ? std::string(text->substr(extent.offset, extent.length)) : "?";
+}
+
+/// How many descriptors a process has open; 0 when it cannot be seen.
+inline size_t open_fds(pid_t pid) {
+  size_t count = 0;
+  std::error_code error;
+  for ([[maybe_unused]] const auto& entry :
+       std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd", error)) {
+    ++count;
+  }
+  return count;
+}
+
+/// Every process below `pid`, as the host sees them.
+inline std::vector<pid_t> descendants(pid_t pid) {
+  std::vector<pid_t> found;
+  std::ifstream list("/proc/" + std::to_string(pid) + "/task/" + std::to_string(pid) + "/children");
+  for (pid_t child; list >> child;) {
+    found.push_back(child);
+    for (const pid_t deeper : descendants(child)) found.push_back(deeper);
+  }
+  return found;
+}
+
+/// Whether it still is, and is no corpse that waits for its parent.
+inline bool is_alive(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  const size_t name_end = text.rfind(')');
+  return name_end != std::string::npos && name_end + 2 < text.size() && text[name_end + 2] != 'Z' &&
+         text[name_end + 2] != 'X';
+}
+
+/// Waits until none of them is alive.
+inline bool wait_until_gone(const std::vector<pid_t>& processes) {
+  const SteadyTime end = Clock::system().now() + kTestWait;
+  for (const pid_t process : processes) {
+    while (is_alive(process)) {
+      if (Clock::system().now() > end) return false;
+      std::this_thread::yield();
+    }
+  }
+  return true;
+}
+
+}  // namespace kcoral::executor

@@ -1,0 +1,216 @@
+// A store without a disk. Callbacks run on a thread of its own, as a real store's do.
+//
+// It can: refuse or miss an admission (`on_admit`), answer at once (`on_run`) or when the test says so (`answer`), hold
+// all its callbacks back (`hold`).
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+
+#include "store/store.h"
+
+namespace kcoral::gateway {
+
+class FakeStore final : public store::Store {
+ public:
+  using AdmitFunction = std::function<Result<store::Admission>(const store::Submission&)>;
+  using RunFunction = std::function<AnswerPtr(const store::Submission&)>;
+
+  FakeStore() : thread_([this] { run(); }) {}
+  ~FakeStore() override { close(); }
+
+  /// Both are called on the store's thread. Set before the first request.
+  AdmitFunction on_admit = [](const store::Submission&) { return store::Admission{}; };
+  RunFunction on_run;  // unset: requests stay queued
+
+  static AnswerPtr document(std::string text) {
+    return std::make_shared<const schema::Answer>(schema::make_result_answer(std::move(text), {}));
+  }
+
+  void answer(const Uuid& id, AnswerPtr answer) {
+    post([this, id, answer = std::move(answer)] { settle(id, answer); });
+  }
+  /// While held, no callback runs.
+  void hold(bool held) {
+    const std::lock_guard lock(mutex_);
+    held_ = held;
+    changed_.notify_all();
+  }
+
+  size_t watching() const {
+    const std::lock_guard lock(mutex_);
+    return watches_.size();
+  }
+  size_t admitted() const {
+    const std::lock_guard lock(mutex_);
+    return submissions_.size();
+  }
+  std::vector<store::Submission> submissions() const {
+    const std::lock_guard lock(mutex_);
+    return submissions_;
+  }
+  std::vector<Uuid> rejected() const {
+    const std::lock_guard lock(mutex_);
+    return rejected_;
+  }
+  /// Waits for something that another thread brings about; fails the test after a generous while.
+  template <typename Condition>
+  void wait_until(Condition condition) {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    std::unique_lock lock(wait_mutex_);
+    while (!condition()) {
+      ASSERT_LT(std::chrono::steady_clock::now(), deadline) << "the condition did not come true";
+      happened_.wait_for(lock, std::chrono::milliseconds(5));
+    }
+  }
+
+  // --- store::Store ---
+
+  void admit(store::Submission submission, std::function<void(Result<store::Admission>)> done) override {
+    post([this, submission = std::move(submission), done = std::move(done)]() mutable {
+      auto admission = on_admit(submission);
+      const bool runs = admission && admission->kind != store::Admission::Kind::kCacheMiss;
+      if (runs) {
+        const std::lock_guard lock(mutex_);
+        submissions_.push_back(submission);
+      }
+      done(std::move(admission));
+      if (runs && on_run) {
+        if (auto outcome = on_run(submission)) settle(submission.request_id, std::move(outcome));
+      }
+    });
+  }
+
+  WatchId watch(const Uuid& request_id, std::function<void(Result<AnswerPtr>)> done) override {
+    WatchId id;
+    {
+      const std::lock_guard lock(mutex_);
+      id = next_watch_++;
+      watches_.emplace(id, Watch{request_id, std::move(done)});
+    }
+    happened_.notify_all();
+    post([this, request_id] { notify(request_id); });
+    return id;
+  }
+
+  void unwatch(WatchId id) override {
+    const std::lock_guard calling(calling_mutex_);  // waits for a callback that is running
+    const std::lock_guard lock(mutex_);
+    watches_.erase(id);
+    happened_.notify_all();
+  }
+
+  void reject_if_queued(const Uuid& request_id, AnswerPtr answer, std::string) override {
+    post([this, request_id, answer = std::move(answer)] {
+      {
+        const std::lock_guard lock(mutex_);
+        if (answers_.contains(request_id)) return;
+        rejected_.push_back(request_id);
+      }
+      settle(request_id, answer);
+    });
+  }
+
+  void set_work_listener(std::function<void()>) override {}
+  void claim(std::string, std::function<void(Result<std::optional<store::Claim>>)>) override {}
+  void mark_running(const store::Fence&, int) override {}
+  void append_audit(const store::Fence&, std::vector<store::AuditRecord>) override {}
+  void finish(const store::Fence&, store::Completion, std::function<void(Status)>) override {}
+  void abandon(const store::Fence&, std::string, std::function<void(Status)>) override {}
+  Status recover() override { return {}; }
+  store::Counts counts() const override { return {}; }
+  Result<std::optional<store::RequestRow>> find(const Uuid&) override { return std::nullopt; }
+  Result<std::vector<std::string>> audit(const Uuid&) override { return std::vector<std::string>(); }
+
+  void close() override {
+    {
+      const std::lock_guard lock(mutex_);
+      closed_ = true;
+      held_ = false;
+      changed_.notify_all();
+    }
+    if (thread_.joinable()) thread_.join();
+  }
+
+ private:
+  struct Watch {
+    Uuid request_id;
+    std::function<void(Result<AnswerPtr>)> done;
+  };
+
+  void post(std::function<void()> what) {
+    const std::lock_guard lock(mutex_);
+    queue_.push_back(std::move(what));
+    changed_.notify_all();
+  }
+
+  void run() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [this] { return closed_ || (!queue_.empty() && !held_); });
+      if (queue_.empty()) return;
+      auto next = std::move(queue_.front());
+      queue_.pop_front();
+      lock.unlock();
+      next();
+      next = nullptr;
+      happened_.notify_all();
+      lock.lock();
+    }
+  }
+
+  void settle(const Uuid& id, AnswerPtr answer) {
+    {
+      const std::lock_guard lock(mutex_);
+      answers_.emplace(id, std::move(answer));
+    }
+    notify(id);
+  }
+
+  /// Calls the watches of `id` if it is settled.
+  void notify(const Uuid& id) {
+    const std::lock_guard calling(calling_mutex_);
+    std::vector<std::function<void(Result<AnswerPtr>)>> due;
+    AnswerPtr answer;
+    {
+      const std::lock_guard lock(mutex_);
+      const auto found = answers_.find(id);
+      if (found == answers_.end()) return;
+      answer = found->second;
+      for (auto each = watches_.begin(); each != watches_.end();) {
+        if (each->second.request_id == id) {
+          due.push_back(std::move(each->second.done));
+          each = watches_.erase(each);
+        } else {
+          ++each;
+        }
+      }
+    }
+    for (auto& done : due) done(answer);
+  }
+
+  mutable std::mutex mutex_;
+  std::mutex calling_mutex_;  // held while watch callbacks run; taken before mutex_
+  std::condition_variable changed_;
+  std::mutex wait_mutex_;
+  std::condition_variable happened_;
+  std::deque<std::function<void()>> queue_;
+  std::map<WatchId, Watch> watches_;
+  std::unordered_map<Uuid, AnswerPtr> answers_;
+  std::vector<store::Submission> submissions_;
+  std::vector<Uuid> rejected_;
+  WatchId next_watch_ = 1;
+  bool held_ = false;
+  bool closed_ = false;
+  std::thread thread_;
+};
+
+}  // namespace kcoral::gateway

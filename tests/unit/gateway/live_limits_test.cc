@@ -1,0 +1,151 @@
+// Limits of time and number. Time stands still until a test moves it; a thread looks at its timers whenever something
+// happens on it, so a test that moved the clock asks for /health.
+#include "tests/unit/gateway/live_gateway.h"
+
+namespace kcoral::gateway {
+namespace {
+
+using namespace std::chrono_literals;
+
+class LiveLimits : public ::testing::Test {
+ protected:
+  static GatewayConfig config() {
+    GatewayConfig config;
+    config.io_threads = 1;
+    config.worker_wait = 1800s;
+    return config;
+  }
+  /// Moves time, and waits until the gateway has seen it.
+  void advance(std::chrono::seconds by) {
+    clock.advance(by);
+    for (int i = 0; i < 2; ++i) health();
+  }
+  void health() {
+    RawClient client = live.client();
+    client.send(get("/health"));
+    const auto answer = client.read_answer();
+    ASSERT_TRUE(answer);
+    EXPECT_EQ(answer->status, 200);
+  }
+
+  FakeClock clock;
+  LiveGateway live{config(), clock};
+};
+
+TEST_F(LiveLimits, AnIdleConnectionIsClosedWithoutAWord) {
+  RawClient fresh = live.client();
+  RawClient used = live.client();
+  used.send(get("/health"));
+  ASSERT_TRUE(used.read_answer());
+  advance(74s);
+  used.send(get("/health"));
+  ASSERT_TRUE(used.read_answer()) << "not yet";
+  advance(2s);
+  EXPECT_TRUE(fresh.at_end());
+  used.send(get("/health"));
+  EXPECT_TRUE(used.read_answer()) << "its time counts from its last request";
+}
+
+TEST_F(LiveLimits, AHeadThatDoesNotArriveIsAnswered) {
+  RawClient client = live.client();
+  client.send("GET /hea");
+  health();
+  for (int i = 0; i < 3; ++i) {
+    advance(10s);
+    client.send("x");
+    health();
+  }
+  advance(1s);
+  const auto answer = client.read_answer();
+  ASSERT_TRUE(answer) << "its time counts from its first byte, whatever drips in";
+  EXPECT_EQ(answer->status, 400);
+  EXPECT_TRUE(client.at_end());
+}
+
+TEST_F(LiveLimits, AnUploadThatProgressesMayTakeAsLongAsItWants) {
+  RawClient client = live.client();
+  live.store.on_run = [](const store::Submission&) { return FakeStore::document("{}"); };
+  const std::string body = program_part() + closing();
+  client.send(execute_head(fmt::format("Content-Length: {}", body.size())));
+  for (size_t i = 0; i < body.size(); i += 20) {
+    client.send(std::string_view(body).substr(i, 20));
+    health();
+    advance(59s);
+  }
+  EXPECT_EQ(client.read_answer()->status, 200);
+}
+
+TEST_F(LiveLimits, AnUploadThatStallsIsAnswered) {
+  RawClient client = live.client();
+  client.send(execute_head("Content-Length: 1000") + "--frontier");
+  health();
+  advance(61s);
+  const auto answer = client.read_answer();
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->status, 400);
+  EXPECT_TRUE(client.at_end());
+}
+
+TEST_F(LiveLimits, AReaderThatStallsIsCutOff) {
+  const auto memory = *SealedMemory::copy_of(std::string(64 << 20, 'x'));
+  live.store.on_run = [&](const store::Submission&) {
+    return std::make_shared<const schema::Answer>(
+        schema::make_result_answer("{}", {{{memory, 0, memory->size_bytes()}, {}}}));
+  };
+  RawClient client(live.port(), 64 << 10);
+  client.send(execute_program());
+  ASSERT_TRUE(client.receive(1000));
+  live.store.wait_until([&] {
+    advance(61s);  // until its buffers are full and it makes no more progress
+    return memory.use_count() <= 2;
+  });
+  EXPECT_FALSE(client.read_answer()) << "cut off in the middle";
+}
+
+TEST_F(LiveLimits, NoTimeLimitRunsWhileAnAnswerIsAwaited) {
+  RawClient client = live.client();
+  const Uuid id = Uuid::random();
+  client.send(execute_program(id_header(id)));
+  live.store.wait_until([&] { return live.store.watching() == 1; });
+  advance(1700s);
+  live.store.answer(id, FakeStore::document("{}"));
+  EXPECT_EQ(client.read_answer()->status, 200);
+}
+
+TEST_F(LiveLimits, TheWaitForAWorkerEndsInARejection) {
+  RawClient client = live.client();
+  const Uuid id = Uuid::random();
+  client.send(execute_program(id_header(id)));
+  live.store.wait_until([&] { return live.store.watching() == 1; });
+  advance(1799s);
+  EXPECT_TRUE(live.store.rejected().empty());
+  advance(2s);
+  const auto answer = client.read_answer();
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->status, 503);
+  EXPECT_EQ(error_kind(*answer), "busy");
+  EXPECT_NE(answer->header("retry-after"), "");
+  EXPECT_EQ(live.store.rejected(), std::vector<Uuid>{id});
+}
+
+TEST(LiveConnections, BeyondTheCapAreClosedAtOnce) {
+  GatewayConfig config;
+  config.connections_max = 3;
+  LiveGateway live(config);
+  std::vector<RawClient> held;
+  for (int i = 0; i < 3; ++i) {
+    held.push_back(live.client());
+    held.back().send(get("/health"));
+    ASSERT_TRUE(held.back().read_answer());
+  }
+  RawClient refused = live.client();
+  EXPECT_TRUE(refused.at_end());
+  held.pop_back();
+  live.store.wait_until([&] {
+    RawClient next = live.client();
+    return next.send(get("/health")) && next.read_answer().has_value();
+  });
+}
+
+}  // namespace
+}  // namespace kcoral::gateway

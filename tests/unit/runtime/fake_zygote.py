@@ -1,0 +1,68 @@
+"""A zygote without namespaces: the real one in everything else, for tests outside a sandbox.
+
+Usage: fake_zygote.py RUNTIME_DIRECTORY ROOT, with the control socket as descriptor 3 and the configuration as 4. A
+program's places lie under ROOT and are made afresh for each.
+"""
+
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import sys
+
+
+class FakeNamespaces:
+    """Plain forks. `refuse`: the step at which the kernel is to say no: "new", "enter",
+    or "later" (a new namespace after the first)."""
+
+    def __init__(self, refused_type, places, refuse):
+        self._refused_type = refused_type
+        self._places = places
+        self._refuse = refuse
+        self._made = 0
+
+    def new_pid_namespace(self):
+        self._made += 1
+        if self._refuse == "new" or self._refuse == "later" and self._made > 1:
+            raise self._refused_type("make a pid namespace: not today")
+
+    def own_pid_namespace(self):
+        pass
+
+    def start_init(self):
+        child = os.fork()
+        if child == 0:
+            os.closerange(0, 100)
+            while True:
+                signal.pause()
+        return child
+
+    def enter_program(self):
+        if self._refuse == "enter":
+            raise self._refused_type("mount tmpfs on /work: not today")
+        for path in (self._places.work, os.path.dirname(self._places.home)):
+            shutil.rmtree(path, ignore_errors=True)
+            os.makedirs(path, 0o700)
+        os.chdir(self._places.work)
+
+
+def main():
+    directory, root = sys.argv[1:3]
+    spec = importlib.util.spec_from_file_location("zygote", os.path.join(directory, "zygote.py"))
+    zygote = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(zygote)
+    sys.path[0] = os.path.join(directory, "importable")
+    startup = zygote.start(directory)
+    names = vars(startup)
+    config = json.loads(os.pread(4, 1 << 20, 0))
+    places = names["Places"](root + "/work", root + "/private", root + "/tmp", directory + "/importable")
+    refused_type = names["SandboxNamespaces"].__init__.__globals__["Refused"]
+    namespaces = FakeNamespaces(refused_type, places, config.get("refuse"))
+    prove_forks = names["prove_forks"]
+    names["prove_forks"] = lambda preload: prove_forks(preload, config.get("probe_seconds", 5))
+    os.makedirs(places.temporary, exist_ok=True)
+    startup.become_zygote(names["Channel"](3), config, namespaces, places)
+
+
+main()

@@ -1,0 +1,266 @@
+// The scheduler over the real store, with executors that play faults.
+#include "scheduler/scheduler.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <future>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "executor/fake_executor.h"
+#include "tests/unit/scheduler/reports.h"
+
+namespace kcoral::scheduler {
+namespace {
+
+using namespace std::chrono_literals;
+using executor::Fault;
+using schema::State;
+
+// For conditions that come without a clock of ours: generous, since these machines are noisy.
+constexpr auto kPatience = 30s;
+
+class SchedulerTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    char directory[] = "/tmp/kcoral-scheduler-XXXXXX";
+    ASSERT_NE(::mkdtemp(directory), nullptr);
+    directory_ = directory;
+    store_ = std::move(*store::open_store({directory_ + "/data"}, Clock::system()));
+    loop_ = std::move(*EventLoop::create());
+  }
+
+  void TearDown() override {
+    if (loop_thread_.joinable()) {
+      loop_->stop();
+      loop_thread_.join();
+    }
+    store_->close();
+    scheduler_.reset();
+    store_.reset();
+    std::filesystem::remove_all(directory_);
+  }
+
+  /// Makes the scheduler over `slots` fakes; the loop is not running yet, so that faults can be set.
+  void make(int slots) {
+    std::vector<std::unique_ptr<executor::Executor>> executors;
+    for (int i = 0; i < slots; ++i) {
+      auto fake = std::make_unique<executor::FakeExecutor>(*loop_, "executor-" + std::to_string(i),
+                                                           [](const auto&) { return completed_report(); });
+      fakes_.push_back(fake.get());
+      executors.push_back(std::move(fake));
+    }
+    scheduler_ = std::make_unique<Scheduler>(std::move(executors), *store_, *loop_);
+    ASSERT_TRUE(store_->recover());
+  }
+
+  Result<executor::ExecutorInfo> start() {
+    std::promise<Result<executor::ExecutorInfo>> ready;
+    loop_->post([&] { scheduler_->start([&](auto info) { ready.set_value(std::move(info)); }); });
+    loop_thread_ = std::thread([this] { loop_->run(); });
+    return ready.get_future().get();
+  }
+
+  /// Runs `function` on the loop and waits for it.
+  template <typename Function>
+  void on_loop(Function function) {
+    std::promise<void> done;
+    loop_->post([&] {
+      function();
+      done.set_value();
+    });
+    done.get_future().get();
+  }
+
+  Uuid submit(int priority = 0, int max_attempts = 1) {
+    const std::string text = fmt::format(
+        R"({{"instructions":[{{"op":"upload","id":"m","kind":"module","source":""}}],"options":{{"priority":{}}}}})",
+        priority);
+    store::Submission submission;
+    submission.request_id = Uuid::random();
+    submission.client = "test";
+    submission.max_attempts = max_attempts;
+    submission.program_text = text;
+    submission.program_sha256 = Sha256::of(text);
+    submission.program = *schema::parse_program(text, {});
+    const Uuid id = submission.request_id;
+    std::promise<Result<store::Admission>> done;
+    store_->admit(std::move(submission), [&](auto admission) { done.set_value(std::move(admission)); });
+    const auto admission = done.get_future().get();
+    EXPECT_TRUE(admission && admission->kind == store::Admission::Kind::kAdmitted);
+    return id;
+  }
+
+  store::Store::AnswerPtr answer_of(const Uuid& id) {
+    auto answered = std::make_shared<std::promise<Result<store::Store::AnswerPtr>>>();
+    auto future = answered->get_future();
+    store_->watch(id, [answered](auto answer) { answered->set_value(std::move(answer)); });
+    EXPECT_EQ(future.wait_for(kPatience), std::future_status::ready) << "no answer for " << id.str();
+    return *future.get();
+  }
+
+  State state_of(const Uuid& id) { return (**store_->find(id)).state; }
+
+  std::vector<std::string> events_of(const Uuid& id) {
+    std::vector<std::string> events;
+    for (const std::string& record : *store_->audit(id)) events.push_back(nlohmann::json::parse(record)["event"]);
+    return events;
+  }
+
+  std::string directory_;
+  std::unique_ptr<store::Store> store_;
+  std::unique_ptr<EventLoop> loop_;
+  std::unique_ptr<Scheduler> scheduler_;
+  std::vector<executor::FakeExecutor*> fakes_;
+  std::thread loop_thread_;
+};
+
+TEST_F(SchedulerTest, RunsWhatWasQueuedBeforeItStartedAndWhatComesLater) {
+  make(1);
+  const Uuid early = submit();
+  ASSERT_TRUE(start());
+  EXPECT_EQ(answer_of(early)->http_status, 200);
+  const Uuid late = submit();
+  EXPECT_EQ(answer_of(late)->http_status, 200);
+  EXPECT_EQ(state_of(late), State::kCompleted);
+}
+
+TEST_F(SchedulerTest, HigherPrioritiesFirstThenInOrder) {
+  make(1);
+  const Uuid low = submit(-1), first = submit(0), second = submit(0), high = submit(5);
+  ASSERT_TRUE(start());
+  answer_of(low);
+  std::vector<Uuid> order;
+  on_loop([&] {
+    for (const auto& assignment : fakes_[0]->assignments) order.push_back(assignment.request_id);
+  });
+  EXPECT_EQ(order, (std::vector{high, first, second, low}));
+}
+
+TEST_F(SchedulerTest, AFreeSlotTakesWhatABusyOneCannot) {
+  make(2);
+  fakes_[0]->play(Fault::kHang);
+  fakes_[1]->play(Fault::kHang);
+  const Uuid hanging = submit();
+  ASSERT_TRUE(start());
+  // Whichever slot hangs, the other one answers the rest, once its own hanging run has been ended.
+  const Uuid other = submit();
+  for (bool both_run = false; !both_run;) {
+    on_loop([&] { both_run = fakes_[0]->is_running() && fakes_[1]->is_running(); });
+  }
+  on_loop([&] { fakes_[0]->finish(); });
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(answer_of(submit())->http_status, 200);
+  on_loop([&] { fakes_[1]->finish(); });
+  EXPECT_EQ(answer_of(hanging)->http_status, 200);
+  EXPECT_EQ(answer_of(other)->http_status, 200);
+}
+
+TEST_F(SchedulerTest, ALostRunIsInterruptedWithoutAndRunAgainWithAttempts) {
+  make(1);
+  fakes_[0]->play(Fault::kDieWhileRunning);
+  fakes_[0]->play(Fault::kDieBeforeRunning);
+  const Uuid once = submit(1, 1);
+  const Uuid twice = submit(0, 2);
+  ASSERT_TRUE(start());
+  EXPECT_EQ(answer_of(once)->http_status, 500);
+  EXPECT_EQ(state_of(once), State::kInterrupted);
+  EXPECT_EQ(answer_of(twice)->http_status, 200);
+  EXPECT_EQ((**store_->find(twice)).attempt, 2);
+  const std::vector<std::string> events = events_of(twice);
+  EXPECT_EQ(events, (std::vector<std::string>{"admitted", "queued", "assigned", "requeued", "assigned", "finished"}));
+}
+
+TEST_F(SchedulerTest, ASecondOutcomeChangesNothing) {
+  make(1);
+  fakes_[0]->play(Fault::kAnswerTwice);
+  const Uuid id = submit();
+  ASSERT_TRUE(start());
+  const auto answer = answer_of(id);
+  EXPECT_EQ(answer_of(submit())->http_status, 200);
+  EXPECT_EQ(answer_of(id)->document, answer->document);
+  EXPECT_EQ(events_of(id), (std::vector<std::string>{"admitted", "queued", "assigned", "finished"}));
+}
+
+TEST_F(SchedulerTest, RecordsMayComeAfterTheAnswer) {
+  make(1);
+  fakes_[0]->play(Fault::kLateRecords);
+  const Uuid id = submit();
+  ASSERT_TRUE(start());
+  answer_of(id);
+  answer_of(submit());  // the slot was idle again, so the late record is with the store
+  EXPECT_EQ(events_of(id).back(), "process_exited");
+}
+
+TEST_F(SchedulerTest, ASlotThatIsStillClearingTakesNothing) {
+  make(1);
+  fakes_[0]->play(Fault::kSlowAftermath);
+  const Uuid first = submit();
+  ASSERT_TRUE(start());
+  answer_of(first);
+  const Uuid second = submit();
+  size_t assigned = 0;
+  on_loop([&] { assigned = fakes_[0]->assignments.size(); });
+  EXPECT_EQ(assigned, 1u);
+  EXPECT_EQ(state_of(second), State::kQueued);
+  on_loop([&] { fakes_[0]->become_idle(); });
+  EXPECT_EQ(answer_of(second)->http_status, 200);
+}
+
+TEST_F(SchedulerTest, ABrokenEnvironmentIsReportedAtStart) {
+  make(2);
+  fakes_[1]->idle_at_start = false;
+  loop_->post([&] { fakes_[1]->die("no user namespaces here", /*permanent=*/true); });
+  std::promise<Result<executor::ExecutorInfo>> ready;
+  scheduler_->start([&](auto info) { ready.set_value(std::move(info)); });
+  loop_thread_ = std::thread([this] { loop_->run(); });
+  const auto info = ready.get_future().get();
+  ASSERT_FALSE(info);
+  EXPECT_EQ(info.error().kind, ErrorKind::kEnvironment);
+  EXPECT_EQ(info.error().message, "no user namespaces here");
+}
+
+TEST_F(SchedulerTest, DrainingFinishesWhatRunsAndKeepsWhatIsQueued) {
+  make(1);
+  fakes_[0]->play(Fault::kHang);
+  const Uuid running = submit();
+  ASSERT_TRUE(start());
+  for (bool runs = false; !runs;) on_loop([&] { runs = fakes_[0]->is_running(); });
+  const Uuid queued = submit();
+  std::promise<void> drained;
+  on_loop([&] {
+    scheduler_->drain(1h, [&] { drained.set_value(); });
+    fakes_[0]->finish();
+  });
+  drained.get_future().get();
+  EXPECT_EQ(state_of(running), State::kCompleted);
+  EXPECT_EQ(state_of(queued), State::kQueued);
+}
+
+TEST_F(SchedulerTest, DrainingGivesUpWhatOutlastsTheGrace) {
+  make(1);
+  fakes_[0]->play(Fault::kHangIgnoringCancel);
+  const Uuid once = submit(1, 1);
+  ASSERT_TRUE(start());
+  for (bool runs = false; !runs;) on_loop([&] { runs = fakes_[0]->is_running(); });
+  std::promise<void> drained;
+  on_loop([&] { scheduler_->drain(0ms, [&] { drained.set_value(); }); });
+  drained.get_future().get();
+  EXPECT_EQ(state_of(once), State::kInterrupted);
+}
+
+TEST_F(SchedulerTest, ManyRequestsOnManySlotsEachRunOnce) {
+  make(4);
+  ASSERT_TRUE(start());
+  std::vector<Uuid> ids;
+  for (int i = 0; i < 200; ++i) ids.push_back(submit());
+  for (const Uuid& id : ids) EXPECT_EQ(answer_of(id)->http_status, 200);
+  size_t runs = 0;
+  on_loop([&] {
+    for (const auto* fake : fakes_) runs += fake->assignments.size();
+  });
+  EXPECT_EQ(runs, ids.size());
+}
+
+}  // namespace
+}  // namespace kcoral::scheduler

@@ -1,0 +1,109 @@
+// A disk that fills up, played by a small tmpfs in a mount namespace of the test's own.
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/statvfs.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "store_fixture.h"
+
+namespace kcoral::store {
+namespace {
+
+using schema::State;
+using testing::HasSubstr;
+
+/// A mount namespace of our own, made once: later there are threads that would stay behind in the old one.
+bool enter_mount_namespace() {
+  static const bool entered = ::unshare(CLONE_NEWNS | (::geteuid() == 0 ? 0 : CLONE_NEWUSER)) == 0 &&
+                              ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0;
+  return entered;
+}
+
+class DiskFullTest : public StoreFixture {
+ protected:
+  void SetUp() override {
+    if (!enter_mount_namespace() || ::mount("tmpfs", dir_.path().c_str(), "tmpfs", 0, "size=96m") != 0) {
+      GTEST_SKIP() << "mounting is not permitted here: " << std::strerror(errno);
+    }
+    StoreFixture::SetUp();
+  }
+  void TearDown() override {
+    store_.reset();
+    ::umount(dir_.path().c_str());
+  }
+
+  /// Leaves `bytes` free.
+  void fill_all_but(uint64_t bytes) {
+    struct statvfs status {};
+    ASSERT_EQ(::statvfs(dir_.path().c_str(), &status), 0);
+    const uint64_t free_bytes = status.f_bavail * status.f_frsize;
+    ASSERT_GT(free_bytes, bytes);
+    std::ofstream(dir_.path() + "/ballast") << std::string(free_bytes - bytes, 'b');
+  }
+  void empty() { std::filesystem::remove(dir_.path() + "/ballast"); }
+};
+
+TEST_F(DiskFullTest, WhatFindsNoRoomFailsAndTheRestGoesOn) {
+  const Uuid waiting = admitted(submission("small"));
+  const Uuid running = admitted(submission("runs"));
+  ASSERT_EQ(claim()->fence.request_id, waiting);
+  const Fence fence{waiting, 1};
+  const Fence other = claim()->fence;
+  ASSERT_EQ(other.request_id, running);
+
+  fill_all_but(2 * limits::kMiB);
+  const auto refused = admit(submission_with({staged(std::string(8 * limits::kMiB, 'x'))}));
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().kind, ErrorKind::kBusy) << refused.error().message;
+  EXPECT_THAT(refused.error().message, HasSubstr("no space"));
+
+  // An answer without room becomes a small one that says so, or the request stays as it is and its owner is told.
+  const Status ended = finish(fence, completion(answer("{}", {std::string(8 * limits::kMiB, 'y')})));
+  if (ended) {
+    EXPECT_EQ(state_of(waiting), State::kFailed);
+    EXPECT_THAT(watch(waiting).value()->document, HasSubstr("could not be stored"));
+  } else {
+    EXPECT_EQ(ended.error().kind, ErrorKind::kBusy);
+    EXPECT_EQ(state_of(waiting), State::kAssigned);
+  }
+
+  empty();
+  EXPECT_EQ(admit(submission_with({staged(std::string(8 * limits::kMiB, 'z'))}))->kind, Admission::Kind::kAdmitted);
+  ASSERT_TRUE(finish(other, completion(answer(R"({"fine":1})", {std::string(8 * limits::kMiB, 'w')}))));
+  const std::string body = body_of(*watch(running).value());
+  reopen();
+  EXPECT_TRUE(body_of(*watch(running).value()) == body);
+  EXPECT_TRUE(schema::is_terminal(state_of(waiting)));
+  expect_sound_audit(audit(waiting));
+  EXPECT_TRUE(store_->content_for_test().nameless_for_test().value().empty());
+  EXPECT_EQ(claim()->blobs[0].content->size_bytes(), 8 * limits::kMiB);
+}
+
+TEST_F(DiskFullTest, AFullDatabaseRefusesAndRecovers) {
+  fill_all_but(256 * limits::kKiB);
+  std::vector<Uuid> accepted;
+  for (int i = 0; i < 200; ++i) {
+    // Short of the length from which it is compressed.
+    Submission sent = submission(std::string(15 * limits::kKiB, static_cast<char>('a' + i % 26)));
+    const Uuid id = sent.request_id;
+    const auto admission = admit(std::move(sent));
+    if (!admission) {
+      EXPECT_EQ(admission.error().kind, ErrorKind::kBusy) << admission.error().message;
+      break;
+    }
+    accepted.push_back(id);
+  }
+  EXPECT_LT(accepted.size(), 200u) << "the disk did not fill up";
+  for (const Uuid& id : accepted) EXPECT_TRUE(store_->find(id).value());
+  EXPECT_EQ(store_->counts().queued, accepted.size());
+  empty();
+  accepted.push_back(admitted(submission()));
+  reopen();
+  for (const Uuid& id : accepted) EXPECT_EQ(state_of(id), State::kQueued);
+  for (const Uuid& id : accepted) expect_sound_audit(audit(id));
+}
+
+}  // namespace
+}  // namespace kcoral::store

@@ -1,0 +1,204 @@
+// What the store's tests share: a data directory of their own, waiting with a deadline, and short ways to say "submit",
+// "claim" and "finish".
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <chrono>
+#include <filesystem>
+#include <functional>
+#include <future>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "store/durable_store.h"
+#include "store/store.h"
+
+namespace kcoral::store {
+
+constexpr auto kPatience = std::chrono::seconds(60);  // a wait that is longer has failed
+
+class TempDir {
+ public:
+  TempDir() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "kcoral-store-XXXXXX").string();
+    KCORAL_CHECK(::mkdtemp(pattern.data()) != nullptr);
+    path_ = pattern;
+  }
+  ~TempDir() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TempDir(const TempDir&) = delete;
+  TempDir& operator=(const TempDir&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+/// What a callback brings, waited for.
+template <typename T>
+class Slot {
+ public:
+  std::function<void(T)> setter() {
+    return [promise = promise_](T value) { promise->set_value(std::move(value)); };
+  }
+  T get() {
+    KCORAL_CHECK(future_.wait_for(kPatience) == std::future_status::ready);
+    return future_.get();
+  }
+  bool is_ready() const { return future_.wait_for(std::chrono::seconds(0)) == std::future_status::ready; }
+
+ private:
+  std::shared_ptr<std::promise<T>> promise_ = std::make_shared<std::promise<T>>();
+  std::future<T> future_ = promise_->get_future();
+};
+
+inline StagedBlob staged(std::string_view content) {
+  return {Sha256::of(content), SealedMemory::copy_of(content).value()};
+}
+
+inline Submission submission(std::string text = R"({"instructions":[]})") {
+  Submission made;
+  made.request_id = Uuid::random();
+  made.client = "tester";
+  made.peer = "127.0.0.1";
+  made.program_sha256 = Sha256::of(text);
+  made.program_text = std::move(text);
+  return made;
+}
+
+inline Submission submission_with(const std::vector<StagedBlob>& blobs) {
+  Submission made = submission();
+  made.staged = blobs;
+  for (const StagedBlob& blob : blobs) made.program.blobs.push_back(blob.sha256);
+  return made;
+}
+
+inline schema::Part part_of(std::string_view content) {
+  schema::Part part;
+  part.extent.memory = SealedMemory::copy_of(content).value();
+  part.extent.length = content.size();
+  part.sha256 = Sha256::of(content);
+  return part;
+}
+
+inline std::shared_ptr<const schema::Answer> answer(std::string document,
+                                                    const std::vector<std::string>& contents = {}) {
+  std::vector<schema::Part> parts;
+  for (const std::string& content : contents) parts.push_back(part_of(content));
+  return std::make_shared<const schema::Answer>(schema::make_result_answer(std::move(document), std::move(parts)));
+}
+
+inline Completion completion(std::shared_ptr<const schema::Answer> with) {
+  Completion made;
+  made.state = schema::State::kCompleted;
+  made.answer = std::move(with);
+  made.reason = "every instruction ran";
+  return made;
+}
+
+/// The bytes that a client would read.
+inline std::string body_of(const schema::Answer& read) {
+  std::string body;
+  for (const schema::Answer::Segment& segment : read.body()) {
+    if (segment.extent.memory) {
+      body += segment.extent.memory->view().value().substr(segment.extent.offset, segment.extent.length);
+    } else {
+      body += segment.text;
+    }
+  }
+  return body;
+}
+
+/// The "event" members of audit records, in order.
+inline std::vector<std::string> events_of(const std::vector<std::string>& records) {
+  std::vector<std::string> events;
+  for (const std::string& record : records) {
+    constexpr std::string_view kKey = R"("event":")";
+    const size_t begin = record.find(kKey) + kKey.size();
+    events.push_back(record.substr(begin, record.find('"', begin) - begin));
+  }
+  return events;
+}
+
+/// Fails unless the records are numbered from 0 without gaps and their times do not run backwards.
+inline void expect_sound_audit(const std::vector<std::string>& records) {
+  std::string last_at;
+  for (size_t seq = 0; seq < records.size(); ++seq) {
+    const std::string begin = fmt::format(R"({{"seq":{},"at":")", seq);
+    ASSERT_EQ(records[seq].substr(0, begin.size()), begin);
+    const std::string at = records[seq].substr(begin.size(), std::string_view("2026-11-29T19:24:56.012345Z").size());
+    EXPECT_LE(last_at, at);
+    last_at = at;
+  }
+}
+
+class StoreFixture : public testing::Test {
+ protected:
+  void SetUp() override {
+    open();
+    ASSERT_TRUE(store_->recover());
+  }
+
+  void open(uint64_t blob_cache_bytes = limits::kBlobCacheBytesDefault) {
+    store_ =
+        DurableStore::open({.data_dir = dir_.path() + "/data", .blob_cache_bytes = blob_cache_bytes}, clock_).value();
+  }
+  /// As a restart of the server does.
+  void reopen(uint64_t blob_cache_bytes = limits::kBlobCacheBytesDefault) {
+    store_.reset();
+    open(blob_cache_bytes);
+    ASSERT_TRUE(store_->recover());
+  }
+
+  Result<Admission> admit(Submission what) {
+    Slot<Result<Admission>> slot;
+    store_->admit(std::move(what), slot.setter());
+    return slot.get();
+  }
+  Uuid admitted(Submission what) {
+    const Uuid id = what.request_id;
+    const auto admission = admit(std::move(what));
+    EXPECT_TRUE(admission) << admission.error().message;
+    EXPECT_EQ(admission->kind, Admission::Kind::kAdmitted);
+    return id;
+  }
+  std::optional<Claim> claim(const std::string& executor = "executor-0") {
+    Slot<Result<std::optional<Claim>>> slot;
+    store_->claim(executor, slot.setter());
+    auto claimed = slot.get();
+    EXPECT_TRUE(claimed) << claimed.error().message;
+    return *claimed;
+  }
+  Status finish(const Fence& fence, Completion with) {
+    Slot<Status> slot;
+    store_->finish(fence, std::move(with), slot.setter());
+    return slot.get();
+  }
+  Status abandon(const Fence& fence, const std::string& reason) {
+    Slot<Status> slot;
+    store_->abandon(fence, reason, slot.setter());
+    return slot.get();
+  }
+  Result<Store::AnswerPtr> watch(const Uuid& id) {
+    Slot<Result<Store::AnswerPtr>> slot;
+    store_->watch(id, slot.setter());
+    return slot.get();
+  }
+  schema::State state_of(const Uuid& id) { return store_->find(id).value().value().state; }
+  std::vector<std::string> audit(const Uuid& id) { return store_->audit(id).value(); }
+
+  TempDir dir_;
+  FakeClock clock_;
+  std::unique_ptr<DurableStore> store_;
+};
+
+}  // namespace kcoral::store

@@ -1,0 +1,127 @@
+#include "store/writer.h"
+
+#include <atomic>
+#include <future>
+
+#include "store_fixture.h"
+
+namespace kcoral::store {
+namespace {
+
+using testing::ElementsAre;
+
+class WriterTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    database_ = Database::open(dir_.path() + "/db", Database::Access::kWriter).value();
+    ASSERT_TRUE(database_->execute("PRAGMA journal_mode=WAL; CREATE TABLE t (n INTEGER NOT NULL, text TEXT) STRICT"));
+    database_->make_io_errors_fatal();
+    insert_ = database_->prepare("INSERT INTO t VALUES (?, ?)").value();
+    writer_ = Writer::create(*database_, [this] { ++batches_; }).value();
+  }
+
+  Writer::Operation insert(int n, std::string text = "") {
+    return {.apply = [this, n, text]() -> Result<Writer::AfterCommit> {
+              if (auto done = insert_.execute(n, text); !done) return fail(done.error());
+              if (n < 0) return fail(ErrorKind::kConflict, "negative");
+              return Writer::AfterCommit([this, n] {
+                in_transaction_ |= database_->in_transaction();
+                log_.push_back(fmt::format("done {}", n));
+              });
+            },
+            .failed =
+                [this, n](const Error& error) {
+                  log_.push_back(fmt::format("failed {} {}", n, info(error.kind).wire_name));
+                },
+            .bytes = text.size()};
+  }
+
+  /// Occupies the writer until the returned promise is kept, so that what follows becomes one batch.
+  std::shared_ptr<std::promise<void>> hold() {
+    auto promise = std::make_shared<std::promise<void>>();
+    auto entered = std::make_shared<std::promise<void>>();
+    writer_->submit({.apply = [promise, entered]() -> Result<Writer::AfterCommit> {
+                       entered->set_value();
+                       promise->get_future().wait();
+                       return Writer::AfterCommit([] {});
+                     },
+                     .failed = [](const Error&) {}});
+    entered->get_future().wait();
+    return promise;
+  }
+
+  /// Requires: the writer is closed.
+  std::string rows() { return database_->query_text("SELECT group_concat(n, ' ') FROM t").value(); }
+
+  TempDir dir_;
+  std::unique_ptr<Database> database_;
+  Statement insert_;
+  std::vector<std::string> log_;  // the writer's thread; read once it is closed
+  bool in_transaction_ = false;
+  std::atomic<int> batches_{0};
+  std::unique_ptr<Writer> writer_;
+};
+
+TEST_F(WriterTest, WhatWaitsIsCommittedTogetherAndInOrder) {
+  const auto held = hold();
+  for (int n = 1; n <= 10; ++n) writer_->submit(insert(n));
+  held->set_value();
+  writer_->close();
+  EXPECT_EQ(batches_, 2);
+  EXPECT_EQ(rows(), "1 2 3 4 5 6 7 8 9 10");
+  EXPECT_EQ(log_.front(), "done 1");
+  EXPECT_EQ(log_.back(), "done 10");
+  EXPECT_FALSE(in_transaction_) << "callbacks come after the commit";
+}
+
+TEST_F(WriterTest, AFailedOperationIsUndoneAlone) {
+  const auto held = hold();
+  for (const int n : {1, -2, 3}) writer_->submit(insert(n));
+  held->set_value();
+  writer_->close();
+  EXPECT_THAT(log_, ElementsAre("done 1", "failed -2 conflict", "done 3"));
+  EXPECT_EQ(rows(), "1 3");
+}
+
+TEST_F(WriterTest, ABatchIsBoundedInOperationsAndBytes) {
+  auto held = hold();
+  for (int n = 0; n < 130; ++n) writer_->submit(insert(n));
+  held->set_value();
+  held = hold();  // comes after them
+  EXPECT_EQ(batches_, 1 + 2) << "64 and 64, and the last 2 with this one";
+  for (int n = 0; n < 4; ++n) writer_->submit(insert(n, std::string(limits::kMiB / 2 + 1, 'x')));
+  held->set_value();
+  writer_->close();
+  EXPECT_EQ(batches_, 1 + 2 + 1 + 4);
+}
+
+TEST_F(WriterTest, ARelaxedOperationIsCommittedWithoutCompany) {
+  std::promise<void> committed;
+  writer_->submit(
+      {.apply = [&]() -> Result<Writer::AfterCommit> { return Writer::AfterCommit([&] { committed.set_value(); }); },
+       .failed = [](const Error&) {}},
+      Writer::Urgency::kRelaxed);
+  EXPECT_EQ(committed.get_future().wait_for(kPatience), std::future_status::ready);
+  writer_->submit(insert(1), Writer::Urgency::kRelaxed);
+  writer_->close();
+  EXPECT_EQ(rows(), "1") << "closing does not lose it";
+}
+
+TEST_F(WriterTest, AFullDiskFailsOnlyWhatFindsNoRoom) {
+  const auto held = hold();
+  writer_->submit({.apply = [this]() -> Result<Writer::AfterCommit> {
+                     if (auto set = database_->execute("PRAGMA max_page_count=10"); !set) return fail(set.error());
+                     return Writer::AfterCommit([] {});
+                   },
+                   .failed = [](const Error&) {}});
+  writer_->submit(insert(1));
+  writer_->submit(insert(2, std::string(100'000, 'x')));
+  writer_->submit(insert(3));
+  held->set_value();
+  writer_->close();
+  EXPECT_THAT(log_, ElementsAre("done 1", "failed 2 busy", "done 3"));
+  EXPECT_EQ(rows(), "1 3");
+}
+
+}  // namespace
+}  // namespace kcoral::store
