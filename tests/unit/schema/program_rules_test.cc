@@ -185,7 +185,8 @@ TEST(ProgramRulesTest, Blobs) {
   expect_refused({
       {R"({"op":"upload","id":"x","kind":"bytes","blob":"abc"})",
        "field \"blob\": \"abc\" is no SHA-256 digest of 64 lowercase hexadecimal digits"},
-      {R"({"op":"upload","id":"x","kind":"bytes","blob":"DDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDD"})",
+      {R"({"op":"upload","id":"x","kind":"bytes","blob":"DDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDD)"
+       R"(DDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDD"})",
        "is no SHA-256 digest"},
       {R"({"op":"upload","id":"x","kind":"library","blob":null})", "field \"blob\": must be a string, not null"},
       {R"({"op":"upload","id":"x","kind":"file","blob":{},"path":"a"})",

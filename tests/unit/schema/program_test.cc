@@ -248,7 +248,8 @@ TEST(ParseProgramTest, TheNumberOfBlobsIsBounded) {
 
 TEST(ParseProgramTest, NestingOf128IsAcceptedAndCountsFromTheTop) {
   const auto program = [](int nested) {  // inside: the program, instructions, the instruction, args
-    return R"({"instructions":[{"op":"upload","id":"m","kind":"module","source":""},{"op":"run","id":"r","fn":{"$ref":"m"},"args":[)" +
+    return R"({"instructions":[{"op":"upload","id":"m","kind":"module","source":""},)"
+           R"({"op":"run","id":"r","fn":{"$ref":"m"},"args":[)" +
            std::string(static_cast<size_t>(nested), '[') + std::string(static_cast<size_t>(nested), ']') + "]}]}";
   };
   EXPECT_EQ(parse(program(124)).instructions.size(), 2U);

@@ -78,8 +78,9 @@ TEST(WireValueTest, WhiteSpaceIsLeftOut) {
 }
 
 TEST(WireValueTest, ContainersKeepTheirOrder) {
-  const std::string_view text =
-      R"({"type":"object","value":{"b":{"type":"null"},"":{"type":"array","value":[{"type":"string","value":"x"},{"type":"null"}]},"a\n":{"type":"object","value":{"b":{"type":"null"}}}}})";
+  const std::string_view text = R"({"type":"object","value":{"b":{"type":"null"},"":{"type":"array","value":[)"
+                                R"({"type":"string","value":"x"},{"type":"null"}]},)"
+                                R"("a\n":{"type":"object","value":{"b":{"type":"null"}}}}})";
   EXPECT_EQ(wire(text), text);
   EXPECT_EQ(wire(R"({"type":"object","value":{"\u0062":{"type":"null"}}})"),
             R"({"type":"object","value":{"b":{"type":"null"}}})");
@@ -92,9 +93,9 @@ TEST(WireValueTest, PartsGetDigestsAndNumbersThatGoOn) {
   EXPECT_EQ(*first, fmt::format(R"({{"type":"bytes","part":"return:0","sha256":"{}"}})", sha("abc")));
 
   const auto extents = pieces({"", "0123456789ab"});
-  const auto second = wire_value(
-      R"({"type":"array","value":[{"type":"bytes","part":0},{"type":"tensor","dtype":"float16","shape":[2,3],"part":1}]})",
-      extents, parts);
+  const auto second = wire_value(R"({"type":"array","value":[{"type":"bytes","part":0},)"
+                                 R"({"type":"tensor","dtype":"float16","shape":[2,3],"part":1}]})",
+                                 extents, parts);
   ASSERT_TRUE(second) << second.error().message;
   EXPECT_EQ(*second,
             fmt::format(R"({{"type":"array","value":[{{"type":"bytes","part":"return:1","sha256":"{}"}},)"
