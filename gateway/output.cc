@@ -25,12 +25,13 @@ void OutputQueue::add(std::string text) {
 }
 
 void OutputQueue::add_body(const std::shared_ptr<const schema::Answer>& answer) {
-  if (answer->parts.empty()) return add_view(answer, answer->document);
   for (schema::Answer::Segment& segment : answer->body()) {
-    if (segment.extent.memory == nullptr) {
-      add(std::move(segment.text));
-    } else if (segment.extent.length > 0) {
-      pieces_.push_back({nullptr, {}, std::move(segment.extent)});
+    if (auto* framing = std::get_if<std::string>(&segment)) {
+      add(std::move(*framing));
+    } else if (const auto* document = std::get_if<std::string_view>(&segment)) {
+      add_view(answer, *document);
+    } else {
+      pieces_.push_back({nullptr, {}, std::move(std::get<schema::Extent>(segment))});
     }
   }
 }

@@ -132,22 +132,22 @@ uint64_t Answer::body_bytes() const {
 }
 
 std::vector<Answer::Segment> Answer::body() const {
-  if (parts.empty()) return {Segment{document, {}}};
+  if (parts.empty()) return {std::string_view(document)};
   std::vector<Segment> segments;
-  segments.reserve(2 * parts.size() + 1);
-  std::string text = result_part_head(boundary);
-  text += document;
-  text += kLineEnd;
+  segments.reserve(2 * parts.size() + 3);
+  segments.emplace_back(result_part_head(boundary));
+  segments.emplace_back(std::string_view(document));
+  std::string framing(kLineEnd);
   for (size_t i = 0; i < parts.size(); ++i) {
-    text += return_part_head(boundary, i);
-    if (parts[i].extent.length > 0) {  // an empty part is only text
-      segments.push_back({std::exchange(text, {}), {}});
-      segments.push_back({{}, parts[i].extent});
+    framing += return_part_head(boundary, i);
+    if (parts[i].extent.length > 0) {  // an empty part is only framing
+      segments.emplace_back(std::exchange(framing, {}));
+      segments.emplace_back(parts[i].extent);
     }
-    text += kLineEnd;
+    framing += kLineEnd;
   }
-  text += closing_boundary(boundary);
-  segments.push_back({std::move(text), {}});
+  framing += closing_boundary(boundary);
+  segments.emplace_back(std::move(framing));
   return segments;
 }
 

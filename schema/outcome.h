@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "base/error.h"
@@ -92,11 +93,8 @@ struct Answer {
   std::string content_type() const;
   uint64_t body_bytes() const;
 
-  /// The body in order: text that lives as long as the returned vector, or a piece of sealed memory.
-  struct Segment {
-    std::string text;
-    Extent extent;  // memory is null for a text segment
-  };
+  /// The body in order, without copies of content: framing, `document` (as long as this answer lives), sealed memory.
+  using Segment = std::variant<std::string, std::string_view, Extent>;
   std::vector<Segment> body() const;
 };
 

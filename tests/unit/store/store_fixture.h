@@ -109,10 +109,12 @@ inline Completion completion(std::shared_ptr<const schema::Answer> with) {
 inline std::string body_of(const schema::Answer& read) {
   std::string body;
   for (const schema::Answer::Segment& segment : read.body()) {
-    if (segment.extent.memory) {
-      body += segment.extent.memory->view().value().substr(segment.extent.offset, segment.extent.length);
+    if (const auto* extent = std::get_if<schema::Extent>(&segment)) {
+      body += extent->memory->view().value().substr(extent->offset, extent->length);
+    } else if (const auto* framing = std::get_if<std::string>(&segment)) {
+      body += *framing;
     } else {
-      body += segment.text;
+      body += std::get<std::string_view>(segment);
     }
   }
   return body;
