@@ -3,12 +3,12 @@
 #include <poll.h>
 #include <sys/epoll.h>
 
-#include <limits>
-
 namespace kcoral::executor {
 namespace {
 
 constexpr size_t kFramesPerTurn = 64;
+// More than a socket of default size holds (each packet takes some hundred bytes of it).
+constexpr size_t kArrivedFramesMax = 2048;
 constexpr auto kRetryPause = std::chrono::milliseconds(5);
 
 }  // namespace
@@ -37,7 +37,7 @@ void FrameChannel::on_ready(uint32_t events) {
   if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0 && !alive.expired()) receive(kFramesPerTurn);
 }
 
-bool FrameChannel::receive_all() { return receive(std::numeric_limits<size_t>::max()); }
+bool FrameChannel::receive_all() { return receive(kArrivedFramesMax); }
 
 bool FrameChannel::receive(size_t frames_max) {
   const std::weak_ptr<const bool> alive = alive_;

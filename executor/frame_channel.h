@@ -58,7 +58,8 @@ class FrameChannel {
   /// Sends what is queued before it returns; gives up after `wait_max`.
   void finish_sending(std::chrono::milliseconds wait_max);
 
-  /// Handles every frame that has arrived, now. Returns false if a handler destroyed the channel.
+  /// Handles every frame that has arrived, now; not without end what a peer goes on sending meanwhile. Returns false if
+  /// a handler destroyed the channel.
   bool receive_all();
 
  private:

@@ -74,22 +74,25 @@ Status RemoteExecutor::try_launch() {
                             }});
   if (!channel) return fail(channel.error());
   channel_ = std::move(*channel);
-  send_configure();
-  return {};
+  return send_configure();
 }
 
-void RemoteExecutor::send_configure() {
-  channel_->send({{"type", "configure"},
-                  {"slot", config_.name},
-                  {"lock_path", config_.lock_path},
-                  {"python", config_.python},
-                  {"preload", config_.preload},
-                  {"uid", config_.uid},
-                  {"gid", config_.gid},
-                  {"environment", config_.environment},
-                  {"read_only_paths", config_.read_only_paths},
-                  {"hidden_paths", config_.hidden_paths},
-                  {"limits", to_json(config_.limits)}});
+Status RemoteExecutor::send_configure() {
+  const nlohmann::json body{{"type", "configure"},
+                            {"slot", config_.name},
+                            {"lock_path", config_.lock_path},
+                            {"python", config_.python},
+                            {"preload", config_.preload},
+                            {"uid", config_.uid},
+                            {"gid", config_.gid},
+                            {"environment", config_.environment},
+                            {"read_only_paths", config_.read_only_paths},
+                            {"hidden_paths", config_.hidden_paths},
+                            {"limits", to_json(config_.limits)}};
+  // An environment or list of paths may be long.
+  if (auto packet = render_frame(body); !packet) return fail(packet.error());
+  channel_->send(body);
+  return {};
 }
 
 void RemoteExecutor::run(Assignment assignment) {

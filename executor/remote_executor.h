@@ -57,7 +57,7 @@ class RemoteExecutor : public Executor {
  private:
   void launch();
   Status try_launch();
-  void send_configure();
+  Status send_configure();
   void on_frame(Frame frame);
   Status take_frame(Frame frame);
   Status take_idle(const Frame& frame);

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -46,8 +47,12 @@ bool exists(const std::string& path) {
 
 Result<std::string> read_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  std::string content((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  if (!file) return fail_errno("read", path);
+  std::string content;
+  // Unformatted reads report a failure by state, where the stream's iterators throw.
+  for (std::array<char, 65536> buffer; file.read(buffer.data(), buffer.size()) || file.gcount() > 0;) {
+    content.append(buffer.data(), static_cast<size_t>(file.gcount()));
+  }
+  if (!file.eof()) return fail_errno("read", path);
   return content;
 }
 

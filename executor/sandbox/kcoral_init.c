@@ -1,5 +1,5 @@
-/* kcoral-init: the first process of a pid namespace. A static C program, so that it starts in well under a millisecond and
- * needs nothing of the file system around it.
+/* kcoral-init: the first process of a pid namespace. A static C program, so that it starts in well under a millisecond
+ * and needs nothing of the file system around it.
  *
  * Two modes:
  *
@@ -9,10 +9,10 @@
  *     outside the kernel kills everything else in the namespace. It never ends by itself.
  *
  *   kcoral-init zygote -- COMMAND ARGS...
- *     Makes the user, mount, pid and ipc namespaces in which a slot's zygote lives, as an unprivileged user, and executes
- *     COMMAND as pid 1 of that pid namespace with CAP_SYS_ADMIN (over these namespaces, not over the host) and no other
- *     capability. This happens before COMMAND exists because making a user namespace needs a single-threaded process, and
- *     an interpreter that imports NumPy is none. The outer process waits, passes on COMMAND's exit status (128 + signal
+ *     Makes the user, mount, pid and ipc namespaces in which a slot's zygote lives, as an unprivileged user, and
+ * executes COMMAND as pid 1 of that pid namespace with CAP_SYS_ADMIN (over these namespaces, not over the host) and no
+ * other capability. This happens before COMMAND exists because making a user namespace needs a single-threaded process,
+ * and an interpreter that imports NumPy is none. The outer process waits, passes on COMMAND's exit status (128 + signal
  *     when it was killed) and dies with it, as it does with us.
  *
  * When the kernel refuses something, one line on standard error says what, and the exit status is kRefused: the
@@ -44,11 +44,12 @@ static void refuse(const char* what, const char* hint) {
 
 /* Leaves exactly the capabilities of `kept` (a mask), in every set of this process. */
 static void keep_capabilities(unsigned long long kept) {
-  /* The bounding set first: shrinking it needs CAP_SETPCAP, which a zygote's init no longer has (nor needs: its bounding
-   * set holds CAP_SYS_ADMIN alone, and under no_new_privs no execve adds to the permitted set). */
+  /* The bounding set first: shrinking it needs CAP_SETPCAP, which a zygote's init no longer has (nor needs: its
+   * bounding set holds CAP_SYS_ADMIN alone, and under no_new_privs no execve adds to the permitted set). */
   for (int capability = 0; prctl(PR_CAPBSET_READ, capability, 0, 0, 0) >= 0; ++capability) {
     if (kept >> capability & 1) continue;
-    if (prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) != 0 && errno != EPERM) refuse("cannot shrink the bounding set", "");
+    if (prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) != 0 && errno != EPERM)
+      refuse("cannot shrink the bounding set", "");
   }
   struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
   struct __user_cap_data_struct sets[2] = {{0}};
@@ -123,8 +124,8 @@ static int become_zygote(char** command, int outer_alive) {
   if (mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) != 0) {
     refuse("cannot mount /proc in the zygote's namespace", "the /proc around it must not be partly covered");
   }
-  /* No user namespaces below ours. The programs' seccomp filter refuses them already; where the kernel lets us, this is a
-   * second reason. */
+  /* No user namespaces below ours. The programs' seccomp filter refuses them already; where the kernel lets us, this is
+   * a second reason. */
   const int namespaces_max = open("/proc/sys/user/max_user_namespaces", O_WRONLY | O_CLOEXEC);
   if (namespaces_max >= 0) {
     if (write(namespaces_max, "0", 1) != 1) errno = 0;

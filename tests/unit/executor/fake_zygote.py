@@ -13,6 +13,7 @@ import ctypes
 import fcntl
 import json
 import os
+import select
 import signal
 import socket
 import sys
@@ -98,8 +99,8 @@ class Sandbox:
         self.call(self.library.kcoral_own_pid_namespace, self.own)
 
     def enter(self):
-        filter_ = ctypes.c_char_p(self.filter)
-        self.call(self.library.kcoral_enter_program, ctypes.byref(self.limits), filter_, ctypes.c_size_t(len(self.filter)))
+        size = ctypes.c_size_t(len(self.filter))
+        self.call(self.library.kcoral_enter_program, ctypes.byref(self.limits), ctypes.c_char_p(self.filter), size)
 
 
 def run_program():
@@ -186,9 +187,8 @@ def main():
     send("zygote_ready", versions={"python": sys.version.split()[0]})
     children = {}
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
-    ends = ctypes.CDLL(None).signalfd(-1, (ctypes.c_uint64 * 16)(1 << (signal.SIGCHLD - 1)), os.O_CLOEXEC | os.O_NONBLOCK)
-    import select
-
+    child_ends = (ctypes.c_uint64 * 16)(1 << (signal.SIGCHLD - 1))
+    ends = ctypes.CDLL(None).signalfd(-1, child_ends, os.O_CLOEXEC | os.O_NONBLOCK)
     while True:
         ready, _, _ = select.select([3, ends], [], [])
         if ends in ready:

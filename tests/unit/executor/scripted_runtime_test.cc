@@ -194,6 +194,7 @@ TEST_F(Scripted, DeadlineEndsWhateverTheProgramDoes) {
       "started(0)\nimport time\nfor s in range(1, 65):\n  try: signal.signal(s, signal.SIG_IGN)\n  except: pass\n"
       "time.sleep(60)",
       "started(0)\nwhile True: os.write(1, b'x' * 65536)",
+      "started(0)\nwhile True: send('lease_request', index=0); receive(); send('lease_release', index=0)",
       "started(0)\nfor i in range(20):\n  if os.fork() == 0: break\nimport time; time.sleep(60)",
   };
   for (const char* script : scripts) {

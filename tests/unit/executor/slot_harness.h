@@ -335,7 +335,8 @@ inline std::vector<pid_t> descendants(pid_t pid) {
 /// Whether it still is, and is no corpse that waits for its parent.
 inline bool is_alive(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  std::string text;
+  std::getline(file, text);
   const size_t name_end = text.rfind(')');
   return name_end != std::string::npos && name_end + 2 < text.size() && text[name_end + 2] != 'Z' &&
          text[name_end + 2] != 'X';
