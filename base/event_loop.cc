@@ -25,30 +25,22 @@ Result<std::unique_ptr<EventLoop>> EventLoop::create(Clock& clock) {
 }
 
 Status EventLoop::watch(int fd, uint32_t events, FdCallback callback) {
+  const uint64_t watch = next_watch_++;
   epoll_event event{};
   event.events = events;
-  event.data.fd = fd;
+  event.data.u64 = watch;
   if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) return fail_errno("epoll_ctl");
-  watched_[fd] = std::make_shared<FdCallback>(std::move(callback));
+  watches_[watch] = std::make_shared<FdCallback>(std::move(callback));
+  watch_of_fd_[fd] = watch;
   return {};
 }
 
 void EventLoop::unwatch(int fd) {
-  if (watched_.erase(fd) > 0) ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
-}
-
-EventLoop::TimerId EventLoop::run_at(SteadyTime when, Callback callback) {
-  const TimerId id = next_timer_++;
-  timers_.emplace(std::pair(when, id), std::move(callback));
-  timer_times_.emplace(id, when);
-  return id;
-}
-
-void EventLoop::cancel(TimerId timer) {
-  const auto found = timer_times_.find(timer);
-  if (found == timer_times_.end()) return;
-  timers_.erase({found->second, timer});
-  timer_times_.erase(found);
+  const auto found = watch_of_fd_.find(fd);
+  if (found == watch_of_fd_.end()) return;
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
+  watches_.erase(found->second);
+  watch_of_fd_.erase(found);
 }
 
 void EventLoop::post(Callback callback) {
@@ -78,29 +70,21 @@ void EventLoop::run() {
     KCORAL_CHECK(count >= 0 || errno == EINTR);
     for (int i = 0; i < count; ++i) {
       // Looked up anew each time: an earlier callback of this round may have removed it.
-      const auto found = watched_.find(ready[static_cast<size_t>(i)].data.fd);
-      if (found == watched_.end()) continue;
+      const auto found = watches_.find(ready[static_cast<size_t>(i)].data.u64);
+      if (found == watches_.end()) continue;
       const std::shared_ptr<FdCallback> callback = found->second;
       (*callback)(ready[static_cast<size_t>(i)].events);
     }
     run_posted();
-    run_due_timers();
+    timers_.run_due(clock_.now());
   }
 }
 
 int EventLoop::next_timeout_ms() const {
-  if (timers_.empty()) return -1;
-  const auto wait = std::chrono::ceil<std::chrono::milliseconds>(timers_.begin()->first.first - clock_.now());
+  const auto next = timers_.next();
+  if (!next) return -1;
+  const auto wait = std::chrono::ceil<std::chrono::milliseconds>(*next - clock_.now());
   return static_cast<int>(std::clamp<int64_t>(wait.count(), 0, std::numeric_limits<int>::max()));
-}
-
-void EventLoop::run_due_timers() {
-  const SteadyTime now = clock_.now();
-  while (!timers_.empty() && timers_.begin()->first.first <= now) {
-    auto node = timers_.extract(timers_.begin());
-    timer_times_.erase(node.key().second);
-    node.mapped()();
-  }
 }
 
 void EventLoop::run_posted() {

@@ -6,7 +6,6 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
@@ -14,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/timer_queue.h"
 #include "base/unique_fd.h"
 
 namespace kcoral {
@@ -23,7 +23,7 @@ class EventLoop {
   using Callback = std::function<void()>;
   /// Called with the epoll events that are ready (EPOLLIN, EPOLLOUT, EPOLLHUP, EPOLLERR).
   using FdCallback = std::function<void(uint32_t events)>;
-  using TimerId = uint64_t;
+  using TimerId = TimerQueue::Id;
 
   static Result<std::unique_ptr<EventLoop>> create(Clock& clock = Clock::system());
 
@@ -31,12 +31,12 @@ class EventLoop {
   Status watch(int fd, uint32_t events, FdCallback callback);
   void unwatch(int fd);
 
-  TimerId run_at(SteadyTime when, Callback callback);
+  TimerId run_at(SteadyTime when, Callback callback) { return timers_.add(when, std::move(callback)); }
   TimerId run_after(std::chrono::nanoseconds delay, Callback callback) {
     return run_at(clock_.now() + std::chrono::duration_cast<SteadyTime::duration>(delay), std::move(callback));
   }
   /// A timer that has run or was cancelled already is ignored.
-  void cancel(TimerId timer);
+  void cancel(TimerId timer) { timers_.cancel(timer); }
 
   /// Runs `callback` on the loop's thread, in the order of posting.
   void post(Callback callback);
@@ -50,16 +50,16 @@ class EventLoop {
  private:
   explicit EventLoop(Clock& clock) : clock_(clock) {}
   int next_timeout_ms() const;
-  void run_due_timers();
   void run_posted();
 
   Clock& clock_;
   UniqueFd epoll_;
   UniqueFd wakeup_;
-  std::unordered_map<int, std::shared_ptr<FdCallback>> watched_;
-  std::map<std::pair<SteadyTime, TimerId>, Callback> timers_;
-  std::unordered_map<TimerId, SteadyTime> timer_times_;
-  TimerId next_timer_ = 1;
+  // Events name a watch, not a descriptor: a descriptor's number may belong to somebody else within the same round.
+  std::unordered_map<uint64_t, std::shared_ptr<FdCallback>> watches_;
+  std::unordered_map<int, uint64_t> watch_of_fd_;
+  uint64_t next_watch_ = 1;
+  TimerQueue timers_;
 
   std::mutex mutex_;
   std::vector<Callback> posted_;  // guarded by mutex_

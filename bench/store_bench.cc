@@ -9,6 +9,8 @@
 #include <chrono>
 #include <cstdio>
 #include <future>
+#include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -42,7 +44,7 @@ class Executors {
 
  private:
   void claim() {
-    store_.claim("executor", [this](Result<std::optional<Claim>> claimed) {
+    store_.claim({"executor", 1}, [this](Result<std::optional<Claim>> claimed) {
       if (!claimed || !*claimed) {
         ++idle_;
         // What arrived between the look and the line above has announced itself to nobody.

@@ -16,17 +16,24 @@
 
 #include "base/clock.h"
 #include "executor/pidfd.h"
+#include "schema/limits.h"
 
 namespace kcoral::executor {
 namespace {
 
-constexpr size_t kCapturedBytesMax = 1 << 20;
-// Sources are moved above every number that a child is given, so that no dup2 overwrites one that is still to come.
-constexpr int kSourcesFrom = 256;
+/// The first number above every one that the child is given.
+int first_above(const ProcessSpec& spec) {
+  int above = STDERR_FILENO + 1;
+  for (const auto& [in_child, ours] : spec.fds) above = std::max(above, in_child + 1);
+  return above;
+}
+
+/// `fd`, or a close-on-exec duplicate of it from `lowest` up, where no dup2 of the child overwrites it; -1, with errno.
+int out_of_the_way(int fd, int lowest) { return fd >= lowest ? fd : ::fcntl(fd, F_DUPFD_CLOEXEC, lowest); }
 
 /// What the child does between fork and exec. Only async-signal-safe calls: other threads may have held any lock.
 /// Returns the name of the call that failed.
-const char* prepare_child(const ProcessSpec& spec, std::vector<int>& sources) {
+const char* prepare_child(const ProcessSpec& spec, std::vector<int>& sources, int lowest) {
   if (spec.own_session && ::setsid() < 0) return "setsid";
   struct sigaction by_default {};
   by_default.sa_handler = SIG_DFL;
@@ -35,7 +42,7 @@ const char* prepare_child(const ProcessSpec& spec, std::vector<int>& sources) {
   sigemptyset(&none);
   if (::sigprocmask(SIG_SETMASK, &none, nullptr) != 0) return "sigprocmask";
   for (size_t i = 0; i < sources.size(); ++i) {
-    sources[i] = ::fcntl(spec.fds[i].second, F_DUPFD_CLOEXEC, kSourcesFrom);
+    sources[i] = out_of_the_way(spec.fds[i].second, lowest);
     if (sources[i] < 0) return "fcntl";
   }
   // Libraries of the server may have opened descriptors that would be inherited.
@@ -57,9 +64,11 @@ struct StartFailure {
 };
 
 [[noreturn]] void run_child(const ProcessSpec& spec, char* const* arguments, std::vector<int>& sources, int report) {
-  // Moved out of the way as well; close-on-exec, so that a successful exec reads as the end of the pipe.
-  report = ::fcntl(report, F_DUPFD_CLOEXEC, kSourcesFrom);
-  const char* failed = prepare_child(spec, sources);
+  // Close-on-exec, so that a successful exec reads as the end of the pipe.
+  const int lowest = first_above(spec);
+  const int moved = out_of_the_way(report, lowest);
+  const char* failed = moved < 0 ? "fcntl" : prepare_child(spec, sources, lowest);
+  if (moved >= 0) report = moved;  // else nothing was overwritten yet, and the pipe is where it was
   if (failed == nullptr) {
     ::execv(arguments[0], arguments);
     failed = "execute";
@@ -80,7 +89,7 @@ struct Capture {
     std::array<char, 16384> buffer;
     const ssize_t size = ::read(fd.get(), buffer.data(), buffer.size());
     if (size > 0) {
-      text.append(buffer.data(), std::min(static_cast<size_t>(size), kCapturedBytesMax - text.size()));
+      text.append(buffer.data(), std::min(static_cast<size_t>(size), limits::kCapturedBytesMax - text.size()));
     } else if (size == 0 || (errno != EINTR && errno != EAGAIN)) {
       fd.reset();
     }

@@ -67,7 +67,7 @@ class ChildProcess {
 
 struct CapturedRun {
   ExitStatus status;
-  std::string out;  // standard output, at most 1 MiB
+  std::string out;  // standard output, at most limits::kCapturedBytesMax
   std::string err;  // standard error, likewise
 };
 

@@ -75,6 +75,8 @@ class Executor {
  public:
   virtual ~Executor() = default;
   virtual const std::string& name() const = 0;
+  /// Of the executor process; 0 while there is none.
+  virtual int pid() const = 0;
   virtual void start(ExecutorEvents& events) = 0;
   /// Requires: the last event was on_idle.
   virtual void run(Assignment assignment) = 0;

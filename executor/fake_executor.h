@@ -77,6 +77,7 @@ class FakeExecutor : public Executor {
   }
 
   const std::string& name() const override { return name_; }
+  int pid() const override { return 4000; }
 
   void start(ExecutorEvents& events) override {
     events_ = &events;

@@ -16,6 +16,9 @@
 
 namespace kcoral::executor {
 
+/// Where an executor finds its end of the socket to the server when it starts.
+inline constexpr int kServerFd = 3;
+
 struct Frame {
   nlohmann::json body;  // an object with a string "type"
   std::vector<UniqueFd> fds;

@@ -3,12 +3,11 @@
 #include <poll.h>
 #include <sys/epoll.h>
 
+#include "schema/limits.h"
+
 namespace kcoral::executor {
 namespace {
 
-constexpr size_t kFramesPerTurn = 64;
-// More than a socket of default size holds (each packet takes some hundred bytes of it).
-constexpr size_t kArrivedFramesMax = 2048;
 constexpr auto kRetryPause = std::chrono::milliseconds(5);
 
 }  // namespace
@@ -34,10 +33,10 @@ Status FrameChannel::watch(uint32_t events) {
 void FrameChannel::on_ready(uint32_t events) {
   const std::weak_ptr<const bool> alive = alive_;
   if ((events & EPOLLOUT) != 0) flush();
-  if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0 && !alive.expired()) receive(kFramesPerTurn);
+  if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0 && !alive.expired()) receive(limits::kFramesPerTurn);
 }
 
-bool FrameChannel::receive_all() { return receive(kArrivedFramesMax); }
+bool FrameChannel::receive_all() { return receive(limits::kFramesArrivedMax); }
 
 bool FrameChannel::receive(size_t frames_max) {
   const std::weak_ptr<const bool> alive = alive_;

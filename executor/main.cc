@@ -1,6 +1,5 @@
 // kcoral-executor: started by the server, with its end of their socket as descriptor 3. Everything else comes in
 // frames.
-#include <spdlog/spdlog.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 
@@ -10,13 +9,12 @@
 
 #include "base/event_loop.h"
 #include "base/log.h"
+#include "executor/frame.h"
 #include "executor/install_paths.h"
 #include "executor/supervisor/supervisor.h"
 
 namespace kcoral::executor {
 namespace {
-
-constexpr int kServerFd = 3;
 
 bool has_server() {
   int type = 0;

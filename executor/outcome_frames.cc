@@ -14,9 +14,6 @@ namespace {
 using nlohmann::json;
 using schema::Outcome;
 
-// A message rides in the frame, where a control character takes six bytes; the whole one is in the members. A character
-// that is cut in two is replaced when the frame is rendered.
-constexpr size_t kFrameMessageBytesMax = 8 * limits::kKiB;
 constexpr uint64_t kAnySize = std::numeric_limits<int64_t>::max();
 
 using Memories = std::vector<std::shared_ptr<const SealedMemory>>;
@@ -114,7 +111,7 @@ Result<RunReport> make_report(const Outcome& outcome, std::string results_summar
   return report;
 }
 
-Result<std::vector<EncodedFrame>> encode_report(const Uuid& request_id, const RunReport& report) {
+Result<std::vector<EncodedFrame>> encode_report(const RunId& run, const RunReport& report) {
   DataTable data;
   json table = json::array();
   for (const schema::Part& part : report.parts) {
@@ -123,7 +120,7 @@ Result<std::vector<EncodedFrame>> encode_report(const Uuid& request_id, const Ru
   std::vector<EncodedFrame> frames;
   for (const auto& memory : data.memories()) {
     if (frames.empty() || frames.back().fds.size() == limits::kFrameFdsMax) {
-      frames.push_back({{{"type", "outcome_data"}, {"request_id", request_id.str()}}, {}});
+      frames.push_back({frame_about(run, "outcome_data"), {}});
     }
     frames.back().fds.emplace_back(memory);
   }
@@ -135,14 +132,14 @@ Result<std::vector<EncodedFrame>> encode_report(const Uuid& request_id, const Ru
   for (const auto* memory : {&members, &summary, &parts}) {
     if (!*memory) return fail(memory->error());
   }
-  json body{{"type", "outcome"},
-            {"request_id", request_id.str()},
-            {"ending", wire_name(report.ending)},
-            {"error_kind", report.error_kind},
-            {"error_message", report.error_message.substr(0, kFrameMessageBytesMax)},
-            {"elapsed_ms", report.elapsed_ms},
-            {"lease_wait_ms", report.lease_wait_ms},
-            {"lease_held_ms", report.lease_held_ms}};
+  json body = frame_about(run, "outcome");
+  body["ending"] = wire_name(report.ending);
+  body["error_kind"] = report.error_kind;
+  // The whole message is in the members. A character that is cut in two is replaced when the frame is rendered.
+  body["error_message"] = report.error_message.substr(0, limits::kFrameMessageBytesMax);
+  body["elapsed_ms"] = report.elapsed_ms;
+  body["lease_wait_ms"] = report.lease_wait_ms;
+  body["lease_held_ms"] = report.lease_held_ms;
   frames.push_back({std::move(body), {*members, *summary, *parts}});
   return frames;
 }

@@ -9,9 +9,9 @@
 
 #include "base/error.h"
 #include "base/memfd.h"
-#include "base/uuid.h"
 #include "executor/executor.h"
 #include "executor/frame_channel.h"
+#include "executor/run_id.h"
 #include "schema/outcome.h"
 
 namespace kcoral::executor {
@@ -25,9 +25,9 @@ struct EncodedFrame {
 Result<RunReport> make_report(const schema::Outcome& outcome, std::string results_summary);
 
 /// Frames in the order in which they are sent.
-Result<std::vector<EncodedFrame>> encode_report(const Uuid& request_id, const RunReport& report);
+Result<std::vector<EncodedFrame>> encode_report(const RunId& run, const RunReport& report);
 
-/// Collects one run's frames. Not thread-safe.
+/// Collects one run's frames; the caller has checked that they are about that run. Not thread-safe.
 class ReportDecoder {
  public:
   Status on_outcome_data(Frame frame);

@@ -3,15 +3,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <string_view>
 
 #include "executor/child_process.h"
 #include "executor/frame_fields.h"
+#include "executor/search_path.h"
 
 namespace kcoral::executor {
 namespace {
@@ -67,20 +64,6 @@ Result<PythonChoice> probe(const std::string& candidate, uid_t uid, gid_t gid) {
   return read_probe(candidate, run->out);
 }
 
-std::vector<std::string> pythons_on_path() {
-  std::vector<std::string> candidates;
-  const char* search_path = std::getenv("PATH");
-  std::string_view rest = search_path != nullptr ? search_path : "";
-  while (!rest.empty()) {
-    const size_t end = std::min(rest.find(':'), rest.size());
-    const std::string candidate = std::string(rest.substr(0, end)) + "/python3";
-    rest.remove_prefix(std::min(end + 1, rest.size()));
-    std::error_code error;
-    if (candidate.starts_with('/') && std::filesystem::exists(candidate, error)) candidates.push_back(candidate);
-  }
-  return candidates;
-}
-
 }  // namespace
 
 Result<PythonChoice> find_python(const std::optional<std::string>& explicit_path, uid_t uid, gid_t gid) {
@@ -92,7 +75,7 @@ Result<PythonChoice> find_python(const std::optional<std::string>& explicit_path
     if (choice) choice->why = "as configured";
     return choice;
   }
-  for (const std::string& candidate : pythons_on_path()) {
+  for (const std::string& candidate : files_on_path("python3")) {
     auto choice = probe(candidate, uid, gid);
     if (!choice) continue;
     choice->why = fmt::format("the first python3 on PATH that uid {} can run", uid);

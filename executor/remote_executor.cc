@@ -1,11 +1,11 @@
 #include "executor/remote_executor.h"
 
-#include <spdlog/spdlog.h>
 #include <sys/epoll.h>
 
 #include <algorithm>
 #include <limits>
 
+#include "base/log.h"
 #include "executor/frame_fields.h"
 #include "schema/limits.h"
 
@@ -14,7 +14,6 @@ namespace {
 
 constexpr std::chrono::milliseconds kPauseMin{100};
 constexpr std::chrono::milliseconds kPauseMax{10'000};
-constexpr int kServerFd = 3;
 // Beyond a run's deadline and the time to end it: for an executor that is alive but says nothing (stopped, or stuck).
 constexpr std::chrono::seconds kSilenceMax{30};
 // From the closing of its socket to the end of an executor; then it is killed.
@@ -44,6 +43,7 @@ void RemoteExecutor::start(ExecutorEvents& events) {
 
 void RemoteExecutor::launch() {
   if (auto launched = try_launch(); !launched) {
+    kill_process();  // so that this is the only word about it
     // Not from within `start`, whose caller does not expect events yet.
     loop_.post([this, alive = std::weak_ptr<const bool>(alive_), reason = launched.error().message] {
       if (!alive.expired()) lose(reason, /*permanent=*/false);
@@ -96,18 +96,16 @@ Status RemoteExecutor::send_configure() {
 }
 
 void RemoteExecutor::run(Assignment assignment) {
-  KCORAL_CHECK(is_idle_ && !running_);
+  KCORAL_CHECK(is_idle_);
   is_idle_ = false;
-  running_ = assignment.request_id;
-  channel_->send({{"type", "run"},
-                  {"request_id", assignment.request_id.str()},
-                  {"attempt", assignment.attempt},
-                  {"timeout_ms", assignment.timeout.count()},
-                  {"output_limit_bytes", assignment.output_limit_bytes},
-                  {"gpu_count", assignment.gpu_count},
-                  {"devices", assignment.devices},
-                  {"blobs", assignment.blobs.size()}},
-                 {assignment.program});
+  run_ = RunId{assignment.request_id, assignment.attempt};
+  is_outcome_due_ = true;
+  nlohmann::json body = frame_about(*run_, "run");
+  body["timeout_ms"] = assignment.timeout.count();
+  body["output_limit_bytes"] = assignment.output_limit_bytes;
+  body["devices"] = assignment.devices;
+  body["blobs"] = assignment.blobs.size();
+  channel_->send(body, {assignment.program});
   const auto& blobs = assignment.blobs;
   for (size_t first = 0; first < blobs.size(); first += kBlobsPerFrame) {
     nlohmann::json digests = nlohmann::json::array();
@@ -116,14 +114,15 @@ void RemoteExecutor::run(Assignment assignment) {
       digests.push_back(blobs[i].first.hex());
       fds.emplace_back(blobs[i].second);
     }
-    channel_->send({{"type", "blobs"}, {"sha256", std::move(digests)}}, std::move(fds));
+    nlohmann::json part = frame_about(*run_, "blobs");
+    part["sha256"] = std::move(digests);
+    channel_->send(part, std::move(fds));
   }
   watch_over_run(assignment.timeout);
 }
 
 void RemoteExecutor::cancel(const Uuid& request_id) {
-  if (running_ != request_id) return;
-  channel_->send({{"type", "cancel"}, {"request_id", request_id.str()}});
+  if (is_outcome_due_ && run_->request_id == request_id) channel_->send(frame_about(*run_, "cancel"));
 }
 
 /// The executor keeps the deadline; this is for an executor that cannot. It will have to make room for lease waits.
@@ -152,8 +151,15 @@ Status RemoteExecutor::take_frame(Frame frame) {
   const std::string type = frame.type();
   if (type == "idle") return take_idle(frame);
   if (type == "broken") return take_broken(frame);
+  return take_frame_about_run(type, std::move(frame));
+}
+
+Status RemoteExecutor::take_frame_about_run(const std::string& type, Frame frame) {
+  auto run = run_id_from(frame.body);
+  if (!run) return fail(run.error());
+  if (run_ != *run) return fail(ErrorKind::kEngine, "it is about a run that the executor does not have");
   if (type == "records") return take_records(frame);
-  if (!running_) return fail(ErrorKind::kEngine, "nothing runs");
+  if (!is_outcome_due_) return fail(ErrorKind::kEngine, "it comes after the outcome");
   if (type == "running") return take_running(frame);
   if (type == "outcome_data") return report_.on_outcome_data(std::move(frame));
   if (type == "outcome") return take_outcome(std::move(frame));
@@ -165,8 +171,9 @@ Status RemoteExecutor::take_idle(const Frame& frame) {
   if (!python) return fail(python.error());
   auto versions = string_map_field(frame.body, "versions");
   if (!versions) return fail(versions.error());
-  if (running_ || is_idle_) return fail(ErrorKind::kEngine, "it comes out of order");
-  is_idle_ = true;
+  if (is_outcome_due_ || is_idle_) return fail(ErrorKind::kEngine, "it comes out of order");
+  is_idle_ = was_ever_idle_ = true;
+  run_.reset();
   events_->on_idle({std::move(*python), std::move(*versions)});
   return {};
 }
@@ -197,7 +204,7 @@ Status RemoteExecutor::take_outcome(Frame frame) {
   auto report = report_.on_outcome(std::move(frame));
   if (!report) return fail(report.error());
   stop_watching_over_run();
-  running_.reset();
+  is_outcome_due_ = false;
   pause_ = kPauseMin;
   events_->on_outcome(std::move(*report));
   return {};
@@ -221,11 +228,14 @@ void RemoteExecutor::on_process_ended() {
 }
 
 void RemoteExecutor::lose(const std::string& reason, bool permanent) {
+  KCORAL_CHECK(!restart_timer_);  // once for each start
   stop_watching_over_run();
   kill_process();
   is_idle_ = false;
-  running_.reset();
+  run_.reset();
+  is_outcome_due_ = false;
   report_ = {};
+  if (!was_ever_idle_ && ++failed_starts_ >= limits::kStartsBeforeReadyMax) permanent = true;
   if (permanent) {
     spdlog::error("{}: {}; it is not started again", config_.name, reason);
   } else {

@@ -2,7 +2,8 @@
 //
 // It promises what executor.h promises, also when the process dies, hangs or says what it must not: then the run is
 // lost, the process is ended, and a new one is started after a pause that grows from 100 ms to 10 s while starts keep
-// failing. Destroying a RemoteExecutor ends its process, and with it the slot and whatever runs there; no event
+// failing. Where the first limits::kStartsBeforeReadyMax of them fail it is lost for good: nothing says that this host
+// can run one. Destroying a RemoteExecutor ends its process, and with it the slot and whatever runs there; no event
 // follows.
 //
 // Belongs to its loop's thread (executor.h); destroyed on it, or after the loop has ended.
@@ -22,6 +23,7 @@
 #include "executor/frame_channel.h"
 #include "executor/outcome_frames.h"
 #include "executor/program_limits.h"
+#include "executor/run_id.h"
 
 namespace kcoral::executor {
 
@@ -47,12 +49,10 @@ class RemoteExecutor : public Executor {
   RemoteExecutor& operator=(const RemoteExecutor&) = delete;
 
   const std::string& name() const override { return config_.name; }
+  int pid() const override { return process_ ? process_->pid() : 0; }
   void start(ExecutorEvents& events) override;
   void run(Assignment assignment) override;
   void cancel(const Uuid& request_id) override;
-
-  /// Of the executor process; 0 while there is none.
-  pid_t pid() const { return process_ ? process_->pid() : 0; }
 
  private:
   void launch();
@@ -60,6 +60,7 @@ class RemoteExecutor : public Executor {
   Status send_configure();
   void on_frame(Frame frame);
   Status take_frame(Frame frame);
+  Status take_frame_about_run(const std::string& type, Frame frame);
   Status take_idle(const Frame& frame);
   Status take_running(const Frame& frame);
   Status take_records(const Frame& frame);
@@ -78,7 +79,10 @@ class RemoteExecutor : public Executor {
   std::unique_ptr<FrameChannel> channel_;
   ReportDecoder report_;
   bool is_idle_ = false;
-  std::optional<Uuid> running_;  // until its outcome came
+  bool was_ever_idle_ = false;
+  int failed_starts_ = 0;        // counted until it was idle once
+  std::optional<RunId> run_;     // until it is idle again: records come after the outcome
+  bool is_outcome_due_ = false;  // of run_
   std::chrono::milliseconds pause_;
   std::optional<EventLoop::TimerId> restart_timer_;
   std::optional<EventLoop::TimerId> run_timer_;

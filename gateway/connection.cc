@@ -66,6 +66,7 @@ Connection::Connection(IoThread& io, Dispatcher& dispatcher, const ConnectionLim
       limits_(limits),
       fd_(fd),
       peer_(std::move(peer)),
+      chunked_(limits.body_bytes_max),
       progress_at_(io.clock.now()),
       phase_began_at_(progress_at_) {}
 
@@ -226,7 +227,7 @@ void Connection::begin_request(ParsedHead parsed) {
   if (parsed.error) return refuse(*std::move(parsed.error));
   close_after_answer_ = !head_.keep_alive;
   body_remaining_ = head_.body.content_length;
-  chunked_ = ChunkedDecoder();
+  chunked_ = ChunkedDecoder(limits_.body_bytes_max);
   body_complete_ = !head_.body.has_body();
   phase_ = Phase::kBody;
   exchange_ = dispatcher_.open(head_, *request_id_, peer_, io_, *this);
@@ -285,8 +286,7 @@ void Connection::begin_answer() {
   Response response = std::move(*response_);
   response_.reset();
   exchange_.reset();
-  if (!body_complete_) close_after_answer_ = true;
-  if (stopping_) close_after_answer_ = true;
+  if (!body_complete_ || response.close || stopping_) close_after_answer_ = true;
   output_.add(answer_head(response, close_after_answer_));
   if (head_.method != "HEAD") output_.add_body(response.answer);
   phase_ = Phase::kSending;

@@ -1,13 +1,11 @@
 // One client's connection: head → body → wait for the answer → send it → next request.
 //
 // - Requests on one connection are served in order. While one waits for its answer or is being answered nothing is
-// read,
-//   so a client that sends on is held back by TCP, not buffered.
+//   read, so a client that sends on is held back by TCP, not buffered.
 // - A client that closed its sending half is answered. One whose connection is gone is forgotten at once.
-// - After an error that leaves in doubt where the next request begins (and after any answer given before the whole body
-// was
-//   read) the connection is closed, in such a way that the client can read the answer first: the sending half is
-//   closed, and what still arrives is read and dropped for a bounded time.
+// - After an error that leaves in doubt where the next request begins, and after any answer given before the whole
+//   body was read, the connection is closed in such a way that the client can read the answer first: the sending half
+//   is closed, and what still arrives is read and dropped for a bounded time.
 // - Time limits (ConnectionLimits) count from the last progress; none runs while an answer is awaited.
 //
 // Lives on one I/O thread, owned by the transport; all calls on that thread.
@@ -33,10 +31,9 @@ struct ConnectionLimits {
   std::chrono::milliseconds head = limits::kHeadTimeout;
   std::chrono::milliseconds stall = limits::kBodyStallTimeout;
   std::chrono::milliseconds idle = limits::kIdleTimeout;
-  // How long an answered client that is not believed any more may go on sending before it is cut off: it should read
-  // its answer first, and a client in the middle of a large body reads only after that.
-  std::chrono::milliseconds linger_silence = std::chrono::seconds(5);
-  std::chrono::milliseconds linger_total = std::chrono::seconds(30);
+  std::chrono::milliseconds linger_silence = limits::kLingerSilence;
+  std::chrono::milliseconds linger_total = limits::kLingerTotal;
+  uint64_t body_bytes_max = limits::kRequestBytesMax;  // of a chunked body; the dispatcher looks at a Content-Length
 };
 
 struct PeerAddress {

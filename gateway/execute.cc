@@ -10,6 +10,10 @@ constexpr int kRetryAfterSeconds = 5;
 
 Error not_admitting() { return {ErrorKind::kBusy, "the server is stopping and takes no new programs"}; }
 
+Response error_answer(const Uuid& request_id, const Error& error) {
+  return error_response(request_id, error, info(error.kind).retry_later ? kRetryAfterSeconds : 0);
+}
+
 /// The client's name for history and fairness; its address by default.
 Result<std::string> client_name(const RequestHead& head, const PeerAddress& peer) {
   if (head.count("x-kcoral-client") > 1) return fail(ErrorKind::kParse, "X-KCoral-Client was sent more than once");
@@ -38,7 +42,12 @@ class ExecuteExchange final : public Exchange, public std::enable_shared_from_th
   ~ExecuteExchange() override { stop_waiting(); }
 
   void on_body(std::string_view bytes) override {
-    if (auto fed = reader_->feed(bytes); !fed) answer(fed.error());
+    const auto fed = reader_->feed(bytes);
+    if (fed) return;
+    reader_.reset();
+    Response refusal = error_answer(request_id_, fed.error());
+    refusal.close = fed.error().kind == ErrorKind::kBusy;
+    respond(std::move(refusal));
   }
 
   void on_body_end() override {
@@ -65,8 +74,7 @@ class ExecuteExchange final : public Exchange, public std::enable_shared_from_th
   void stop_waiting();
 
   void answer(const Error& error) {
-    const bool retry = info(error.kind).retry_later;
-    respond(error_response(request_id_, error, retry ? kRetryAfterSeconds : 0));
+    respond(error_answer(request_id_, error));
   }
   void answer(store::Store::AnswerPtr outcome) { respond({request_id_, std::move(outcome), {}}); }
   void respond(Response response) {
@@ -112,7 +120,12 @@ void ExecuteExchange::admit(ReceivedProgram received) {
   submission.program_sha256 = received.sha256;
   submission.program = std::move(received.program);
   submission.staged = std::move(received.staged);
-  service_.store_.admit(std::move(submission), posted(&ExecuteExchange::on_admission));
+  // The share stays with the admission, not with the client: what the store has not taken over yet is still in memory.
+  service_.store_.admit(std::move(submission), [share = std::shared_ptr(std::move(received.share)),
+                                                done = posted(&ExecuteExchange::on_admission)](auto admission) {
+    share->release();
+    done(std::move(admission));
+  });
 }
 
 void ExecuteExchange::on_admission(Result<store::Admission> admission) {
@@ -161,13 +174,14 @@ void ExecuteExchange::stop_waiting() {
 std::shared_ptr<Exchange> ExecuteService::open(const RequestHead& head, const Uuid& request_id, const PeerAddress& peer,
                                                IoThread& io, ResponseSink& sink) {
   const auto refuse = [&](const Error& error) {
-    sink.respond(error_response(request_id, error, info(error.kind).retry_later ? kRetryAfterSeconds : 0));
+    sink.respond(error_answer(request_id, error));
     return nullptr;
   };
   if (!admits()) return refuse(not_admitting());
   auto client = client_name(head, peer);
   if (!client) return refuse(client.error());
-  auto reader = SubmissionReader::create(head.sole("content-type").value_or(""), config_.request_bytes_max);
+  if (auto room = budget_->check_room(head.body.content_length); !room) return refuse(room.error());
+  auto reader = SubmissionReader::create(head.sole("content-type").value_or(""), budget_);
   if (!reader) return refuse(reader.error());
   return std::make_shared<ExecuteExchange>(*this, request_id, std::move(*client), peer, std::move(*reader), io, sink);
 }

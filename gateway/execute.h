@@ -15,6 +15,7 @@
 #include <string>
 #include <unordered_map>
 
+#include "gateway/body_budget.h"
 #include "gateway/connection.h"
 #include "schema/program.h"
 #include "store/store.h"
@@ -24,16 +25,17 @@ namespace kcoral::gateway {
 class ExecuteExchange;
 
 struct ExecuteConfig {
-  uint64_t request_bytes_max = limits::kRequestBytesMax;
   std::chrono::milliseconds worker_wait = limits::kWorkerWait;
   schema::ProgramBounds bounds;
 };
 
 class ExecuteService {
  public:
-  ExecuteService(ExecuteConfig config, store::Store& store) : config_(std::move(config)), store_(store) {}
+  /// `budget` is what programs may hold until the store has taken them over.
+  ExecuteService(ExecuteConfig config, std::shared_ptr<BodyBudget> budget, store::Store& store)
+      : config_(std::move(config)), budget_(std::move(budget)), store_(store) {}
 
-  /// As Dispatcher::open. Requires: a Content-Length was checked against `request_bytes_max`.
+  /// As Dispatcher::open. Requires: the framing bounds the body.
   std::shared_ptr<Exchange> open(const RequestHead& head, const Uuid& request_id, const PeerAddress& peer, IoThread& io,
                                  ResponseSink& sink);
 
@@ -56,6 +58,7 @@ class ExecuteService {
   };
 
   const ExecuteConfig config_;
+  const std::shared_ptr<BodyBudget> budget_;  // shared with admissions under way, which the store may end later
   store::Store& store_;
   mutable std::mutex mutex_;
   bool admits_ = true;                                           // guarded by mutex_

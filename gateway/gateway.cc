@@ -1,27 +1,26 @@
 #include "gateway/gateway.h"
 
+#include <algorithm>
+
+#include "gateway/body_budget.h"
 #include "gateway/connection.h"
+#include "gateway/descriptors.h"
 #include "gateway/execute.h"
 #include "gateway/health.h"
 #include "gateway/origin.h"
 #include "gateway/routes.h"
-#include "gateway/submission.h"
 #include "gateway/transport.h"
 
 namespace kcoral::gateway {
 namespace {
 
-/// A GET's exchange: it does not want a body, and answers when whatever was sent is over.
+/// A GET's exchange: it does not want a body, keeps nothing of it, and answers when whatever was sent is over.
 class HealthExchange final : public Exchange {
  public:
-  HealthExchange(const std::function<HealthFacts()>& health, const Uuid& request_id, uint64_t body_bytes_max,
-                 ResponseSink& sink)
-      : health_(health), request_id_(request_id), body_bytes_max_(body_bytes_max), sink_(sink) {}
+  HealthExchange(const std::function<HealthFacts()>& health, const Uuid& request_id, ResponseSink& sink)
+      : health_(health), request_id_(request_id), sink_(sink) {}
 
-  void on_body(std::string_view bytes) override {
-    body_bytes_ += bytes.size();
-    if (body_bytes_ > body_bytes_max_) sink_.respond(error_response(request_id_, request_too_large(body_bytes_max_)));
-  }
+  void on_body(std::string_view) override {}
   void on_body_end() override {
     sink_.respond({request_id_, std::make_shared<const schema::Answer>(make_health_answer(health_())), {}});
   }
@@ -29,22 +28,28 @@ class HealthExchange final : public Exchange {
  private:
   const std::function<HealthFacts()>& health_;
   const Uuid request_id_;
-  const uint64_t body_bytes_max_;
   ResponseSink& sink_;
-  uint64_t body_bytes_ = 0;
 };
+
+std::shared_ptr<BodyBudget> make_budget(const GatewayConfig& config) {
+  return std::make_shared<BodyBudget>(std::max(config.bodies_bytes_max, config.request_bytes_max),
+                                      within_descriptors(config.staged_blobs_max, 8));
+}
 
 class HttpGateway final : public Gateway, public Dispatcher {
  public:
   HttpGateway(GatewayConfig config, const ListenAddress& address, store::Store& store, Clock& clock,
               std::function<HealthFacts()> health)
       : config_(std::move(config)),
-        limits_{.head = config_.head_timeout, .stall = config_.stall_timeout, .idle = config_.idle_timeout},
+        limits_{.head = config_.head_timeout,
+                .stall = config_.stall_timeout,
+                .idle = config_.idle_timeout,
+                .body_bytes_max = config_.request_bytes_max},
         clock_(clock),
         health_(std::move(health)),
         address_(address),
         origin_(config_.host, address.loopback, config_.allowed_hosts),
-        execute_({config_.request_bytes_max, config_.worker_wait, config_.bounds}, store) {
+        execute_({config_.worker_wait, config_.bounds}, make_budget(config_), store) {
     routes_.add("POST", "/execute", Endpoint::kExecute);
     routes_.add("GET", "/health", Endpoint::kHealth);
   }
@@ -101,7 +106,7 @@ std::shared_ptr<Exchange> HttpGateway::open(const RequestHead& head, const Uuid&
       case Endpoint::kExecute:
         return execute_.open(head, request_id, peer, io, sink);
       case Endpoint::kHealth:
-        return std::make_shared<HealthExchange>(health_, request_id, config_.request_bytes_max, sink);
+        return std::make_shared<HealthExchange>(health_, request_id, sink);
     }
   }
   if (const auto* not_allowed = std::get_if<Routes::MethodNotAllowed>(&route)) {

@@ -1,8 +1,9 @@
 // The gateway: HTTP in front of the store (contract sections 1, 2, 5, 7, 8 and 11).
 //
 // It promises: every request is answered with a body of the contract and the id that it was sent with; an answer
-// reaches the client that asked or nobody; memory is bounded by what is configured, never by what a client sends; a
-// program whose client went away runs on.
+// reaches the client that asked or nobody; memory is bounded by what is configured, never by what a client sends (bodies
+// by one budget over all of them, a connection's unread input by limits::kReadBytes); a program whose client went away
+// runs on.
 //
 // Gateway is thread-safe. The store, the clock and `health` must outlive it. `health` is called on I/O threads, must
 // not block, and may be called by several threads at once. The gateway never calls the scheduler.
@@ -30,6 +31,12 @@ struct GatewayConfig {
   uint16_t port = 8000;  // 0: a free one
   int io_threads = 2;
   uint64_t request_bytes_max = limits::kRequestBytesMax;
+  // Of programs and blobs being received, all connections together, until the store has taken them over; what finds no
+  // room is answered 503 busy. At least one body of `request_bytes_max` has room, whatever is said here.
+  uint64_t bodies_bytes_max = limits::kBodiesBytesMax;
+  // Blobs of these bodies; also never more than an eighth of the descriptors that the process may have. The store's
+  // hot blobs have a quarter and connections half, so that some are left.
+  size_t staged_blobs_max = limits::kStagedBlobsMax;
   std::vector<std::string> allowed_hosts;  // see OriginPolicy
   std::chrono::milliseconds worker_wait = limits::kWorkerWait;
   schema::ProgramBounds bounds;

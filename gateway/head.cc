@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <cstring>
+#include <limits>
 
 #include "gateway/ascii.h"
 #include "gateway/request_line.h"
@@ -51,10 +52,9 @@ Status parse_request_line(std::string_view line, RequestHead& head, std::optiona
   if (method == "CONNECT" || (origin_form.front() != '/' && origin_form != "*")) {
     return fail(ErrorKind::kParse, "the request target must be a path");
   }
-  auto parsed = parse_target(origin_form);
-  if (!parsed) return fail(parsed.error());
-  head.path = std::move(parsed->path);
-  head.query = std::move(parsed->query);
+  auto path = path_of_target(origin_form);
+  if (!path) return fail(path.error());
+  head.path = std::move(*path);
   return {};
 }
 
@@ -96,11 +96,13 @@ Status parse_lines(std::string_view bytes, RequestHead& head, std::optional<std:
 }
 
 Status parse_content_length(std::string_view text, uint64_t& value) {
+  // from_chars of an unsigned type takes no sign, and looks at every digit of a number that is too large for it.
   const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
-  // from_chars of an unsigned type takes no sign; 18 digits leave room for any arithmetic on the value.
-  if (code != std::errc() || end != text.data() + text.size() || text.size() > 18) {
+  const bool padded = text.size() > 18 && text.front() == '0';
+  if (code == std::errc::invalid_argument || end != text.data() + text.size() || padded) {
     return fail(ErrorKind::kParse, "Content-Length must be one decimal number");
   }
+  if (code == std::errc::result_out_of_range) value = std::numeric_limits<uint64_t>::max();  // beyond every limit
   return {};
 }
 

@@ -13,18 +13,31 @@ std::string_view take_bare(std::string_view& text) {
   return bare;
 }
 
-/// Requires: `text` begins with a quote. Consumes the quoted string and whatever stands before the next `;`.
-std::optional<std::string> take_quoted(std::string_view& text) {
+enum class Quoting {
+  kStandard,  // RFC 9110: a backslash makes the next character part of the string
+  kLenient,   // the string ends with a quote after which the parameter ends; without one it takes the rest
+};
+
+bool ends_parameter(std::string_view rest) {
+  rest = trim_blanks(rest);
+  return rest.empty() || rest.front() == ';';
+}
+
+/// Requires: `text` begins with a quote. Consumes the quoted string and the white space before the next `;`; nullopt if
+/// it is not one.
+std::optional<std::string> take_quoted(std::string_view& text, Quoting quoting) {
   std::string unquoted;
   for (size_t i = 1; i < text.size(); ++i) {
-    if (text[i] == '"') {
+    const bool at_end = ends_parameter(text.substr(i + 1));
+    if (text[i] == '"' && (at_end || quoting == Quoting::kStandard)) {
       text.remove_prefix(i + 1);
-      if (!take_bare(text).empty()) return std::nullopt;
-      return unquoted;
+      take_bare(text);
+      return at_end ? std::optional(unquoted) : std::nullopt;
     }
-    if (text[i] == '\\' && i + 1 < text.size()) ++i;
+    if (quoting == Quoting::kStandard && text[i] == '\\' && i + 1 < text.size()) ++i;
     unquoted += text[i];
   }
+  text = {};
   return std::nullopt;
 }
 

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
 #include "base/uuid.h"
 #include "schema/outcome.h"
 
@@ -26,16 +27,15 @@ enum class HttpVersion { k10, k11 };
 /// How the end of a request's body is known.
 struct BodyFraming {
   bool chunked = false;
-  uint64_t content_length = 0;  // 0 when chunked or when there is no body
+  uint64_t content_length = 0;  // 0 when chunked or when there is no body; the largest value for anything above it
 
   bool has_body() const { return chunked || content_length > 0; }
 };
 
 /// A request's line and headers, checked by `parse_head`.
 struct RequestHead {
-  std::string method;                                      // as sent; may be one that nobody knows
-  std::string path;                                        // as sent, not percent-decoded
-  std::vector<std::pair<std::string, std::string>> query;  // in no particular order; the first of doubled keys
+  std::string method;  // as sent; may be one that nobody knows
+  std::string path;    // as sent, not percent-decoded; without the query
   HttpVersion version = HttpVersion::k11;
   std::vector<Header> headers;
   BodyFraming body;
@@ -55,12 +55,19 @@ struct Response {
   Uuid request_id;  // echoed in X-Request-ID
   std::shared_ptr<const schema::Answer> answer;
   std::string allow;  // the Allow header; empty: none
+  bool close = false;  // close the connection after it, even if the request's body was read to its end
 };
 
 inline Response error_response(const Uuid& request_id, const Error& error, int retry_after_seconds = 0) {
   return {request_id,
           std::make_shared<const schema::Answer>(schema::make_error_answer(request_id, error, retry_after_seconds)),
           {}};
+}
+
+/// The error of a body beyond `body_bytes_max`.
+inline Error request_too_large(uint64_t body_bytes_max) {
+  return {ErrorKind::kRequestTooLarge,
+          fmt::format("the request's body is larger than this server accepts ({} bytes)", body_bytes_max)};
 }
 
 /// Where the answer to one request goes.

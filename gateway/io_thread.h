@@ -5,18 +5,17 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <span>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/timer_queue.h"
 #include "base/unique_fd.h"
+#include "schema/limits.h"
 
 namespace kcoral::gateway {
 
@@ -46,24 +45,6 @@ class Mailbox {
   bool closed_ = false;          // guarded by mutex_
 };
 
-/// Callbacks by time. Not thread-safe.
-class TimerQueue {
- public:
-  using Id = uint64_t;
-
-  Id add(SteadyTime when, std::function<void()> callback);
-  /// A timer that has run or was cancelled already is ignored.
-  void cancel(Id id);
-  std::optional<SteadyTime> next() const;
-  /// Runs everything due at `now`; callbacks may add and cancel.
-  void run_due(SteadyTime now);
-
- private:
-  std::map<std::pair<SteadyTime, Id>, std::function<void()>> timers_;
-  std::unordered_map<Id, SteadyTime> times_;
-  Id next_id_ = 1;
-};
-
 /// One socket's owner on an I/O thread.
 class SocketOwner {
  public:
@@ -76,13 +57,11 @@ class SocketOwner {
 
 struct IoThread {
   IoThread(Clock& clock_in, std::shared_ptr<Mailbox> mailbox_in)
-      : clock(clock_in), mailbox(std::move(mailbox_in)), read_buffer(kReadBytes) {}
+      : clock(clock_in), mailbox(std::move(mailbox_in)), read_buffer(limits::kReadBytes) {}
 
   /// The socket is closed and its owner released once the current round of events is over, so that no event of this
   /// round can reach a new connection that got the same descriptor.
   void close_later(int fd) { closing.push_back(fd); }
-
-  static constexpr size_t kReadBytes = 256 * 1024;
 
   Clock& clock;
   std::shared_ptr<Mailbox> mailbox;

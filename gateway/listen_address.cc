@@ -20,6 +20,16 @@ const addrinfo* choose(const addrinfo* found) {
 
 }  // namespace
 
+bool is_loopback_host(std::string_view host_text) {
+  const std::string host(host_text);
+  if (host == "localhost" || host.ends_with(".localhost")) return true;
+  in_addr v4;
+  if (inet_pton(AF_INET, host.c_str(), &v4) == 1) return (ntohl(v4.s_addr) >> 24) == 127;
+  in6_addr v6;
+  if (inet_pton(AF_INET6, host.c_str(), &v6) != 1) return false;
+  return IN6_IS_ADDR_LOOPBACK(&v6) || (IN6_IS_ADDR_V4MAPPED(&v6) && v6.s6_addr[12] == 127);
+}
+
 Result<ListenAddress> ListenAddress::resolve(const std::string& host, uint16_t port) {
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
@@ -37,13 +47,12 @@ Result<ListenAddress> ListenAddress::resolve(const std::string& host, uint16_t p
     const in_addr& v4 = reinterpret_cast<const sockaddr_in*>(chosen->ai_addr)->sin_addr;
     ::inet_ntop(AF_INET, &v4, text, sizeof(text));
     address.literal = text;
-    address.loopback = (ntohl(v4.s_addr) >> 24) == 127;
   } else {
     const in6_addr& v6 = reinterpret_cast<const sockaddr_in6*>(chosen->ai_addr)->sin6_addr;
     ::inet_ntop(AF_INET6, &v6, text, sizeof(text));
     address.literal = fmt::format("[{}]", text);
-    address.loopback = IN6_IS_ADDR_LOOPBACK(&v6) != 0;
   }
+  address.loopback = is_loopback_host(text);
   return address;
 }
 

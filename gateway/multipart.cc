@@ -10,8 +10,6 @@
 namespace kcoral::gateway {
 namespace {
 
-constexpr size_t kBoundaryLineBytesMax = 256;  // white space that may follow a boundary
-
 bool is_boundary_char(char c) {
   if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || is_digit(c)) return true;
   return std::string_view("'()+_,-./:=? ").find(c) != std::string_view::npos;
@@ -154,7 +152,7 @@ Status MultipartParser::take_boundary_line(std::string_view& bytes) {
     state_ = State::kPartHead;
     return {};
   }
-  if (held_.size() > kBoundaryLineBytesMax || (held_ != "-" && held_.back() != '\r' && !is_blank(held_.back()))) {
+  if (held_.size() > limits::kBoundaryLineBytesMax || (held_ != "-" && held_.back() != '\r' && !is_blank(held_.back()))) {
     return fail(ErrorKind::kParse, "a multipart boundary is followed by other text");
   }
   return {};

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "gateway/ascii.h"
+#include "gateway/listen_address.h"
 
 namespace kcoral::gateway {
 namespace {
@@ -54,16 +55,6 @@ std::optional<std::string> authority_of_origin(std::string_view origin) {
 }
 
 }  // namespace
-
-bool is_loopback_host(std::string_view host_text) {
-  const std::string host(host_text);
-  if (host == "localhost" || host.ends_with(".localhost")) return true;
-  in_addr v4;
-  if (inet_pton(AF_INET, host.c_str(), &v4) == 1) return (ntohl(v4.s_addr) >> 24) == 127;
-  in6_addr v6;
-  if (inet_pton(AF_INET6, host.c_str(), &v6) != 1) return false;
-  return IN6_IS_ADDR_LOOPBACK(&v6) || (IN6_IS_ADDR_V4MAPPED(&v6) && v6.s6_addr[12] == 127);
-}
 
 OriginPolicy::OriginPolicy(std::string_view bound_host, bool bound_to_loopback, std::vector<std::string> allowed_hosts)
     : bound_host_(ascii_lowercase(bound_host)),

@@ -38,7 +38,4 @@ class OriginPolicy {
   std::vector<std::string> allowed_hosts_;
 };
 
-/// "127.0.0.0/8", "::1" (also mapped), "localhost" and names below it. Without port and brackets.
-bool is_loopback_host(std::string_view host);
-
 }  // namespace kcoral::gateway

@@ -6,7 +6,7 @@
 
 namespace kcoral::gateway {
 
-Result<ParsedTarget> parse_target(std::string_view target) {
+Result<std::string> path_of_target(std::string_view target) {
   try {
     std::string head = "GET ";
     head.append(target).append(" HTTP/1.1\r\n\r\n");
@@ -14,11 +14,7 @@ Result<ParsedTarget> parse_target(std::string_view target) {
     if (!parser.feed(head.data(), head.size()) || parser.parse() != Pistache::Http::Private::State::Done) {
       return fail(ErrorKind::kParse, "the request target cannot be parsed");
     }
-    ParsedTarget parsed;
-    parsed.path = parser.request.resource();
-    const auto& query = parser.request.query();
-    parsed.query.assign(query.parameters_begin(), query.parameters_end());
-    return parsed;
+    return parser.request.resource();
   } catch (const std::exception& error) {
     return fail(ErrorKind::kParse, "the request target cannot be parsed: {}", error.what());
   }

@@ -3,23 +3,16 @@
 
 #include <string>
 #include <string_view>
-#include <utility>
-#include <vector>
 
 #include "base/error.h"
 
 namespace kcoral::gateway {
 
-struct ParsedTarget {
-  std::string path;
-  std::vector<std::pair<std::string, std::string>> query;
-};
-
-/// Splits a request target into its path and its query. Requires: visible ASCII only, beginning with '/' (or "*").
+/// A request target without its query. Requires: visible ASCII only, beginning with '/' (or "*").
 ///
 /// Pistache sees a head without any header. It would parse known ones into types, and throws where a client sends a
 /// value that it does not know (Accept, Connection, Cookie, Encoding); it would also make room for a whole
 /// Content-Length.
-Result<ParsedTarget> parse_target(std::string_view target);
+Result<std::string> path_of_target(std::string_view target);
 
 }  // namespace kcoral::gateway

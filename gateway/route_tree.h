@@ -4,20 +4,12 @@
 #include <cstddef>
 #include <memory>
 #include <optional>
-#include <string>
 #include <string_view>
-#include <utility>
-#include <vector>
 
 namespace kcoral::gateway {
 
 class RouteTree {
  public:
-  struct Found {
-    size_t index = 0;
-    std::vector<std::pair<std::string, std::string>> parameters;  // ":id" → what stood there
-  };
-
   RouteTree();
   ~RouteTree();
 
@@ -25,7 +17,7 @@ class RouteTree {
   void add(std::string_view pattern, size_t index);
 
   /// A trailing or doubled slash is a different path, which is never found.
-  std::optional<Found> find(std::string_view path) const;
+  std::optional<size_t> find(std::string_view path) const;
 
  private:
   struct Tree;  // keeps Pistache's types out of this header

@@ -17,7 +17,6 @@ class Routes {
  public:
   struct Match {
     Endpoint endpoint;
-    std::vector<std::pair<std::string, std::string>> parameters;
   };
   struct NotFound {};
   struct MethodNotAllowed {

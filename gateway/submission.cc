@@ -20,25 +20,16 @@ Status check_content_type(std::string_view part, const std::string& content_type
 
 }  // namespace
 
-Error request_too_large(uint64_t body_bytes_max) {
-  return {ErrorKind::kRequestTooLarge,
-          fmt::format("the request's body is larger than this server accepts ({} bytes)", body_bytes_max)};
-}
-
 Result<std::unique_ptr<SubmissionReader>> SubmissionReader::create(std::string_view content_type,
-                                                                   uint64_t body_bytes_max) {
-  std::unique_ptr<SubmissionReader> reader(new SubmissionReader(body_bytes_max));
+                                                                   std::shared_ptr<BodyBudget> budget) {
+  std::unique_ptr<SubmissionReader> reader(new SubmissionReader(std::move(budget)));
   auto parser = MultipartParser::create(content_type, *reader);
   if (!parser) return fail(parser.error());
   reader->parser_ = std::move(*parser);
   return reader;
 }
 
-Status SubmissionReader::feed(std::string_view bytes) {
-  body_bytes_ += bytes.size();
-  if (body_bytes_ > body_bytes_max_) return fail(request_too_large(body_bytes_max_));
-  return parser_->feed(bytes);
-}
+Status SubmissionReader::feed(std::string_view bytes) { return parser_->feed(bytes); }
 
 Status SubmissionReader::on_part_begin(const std::string& name, const std::string& content_type) {
   if (name == "program") return begin_program(content_type);
@@ -63,6 +54,7 @@ Status SubmissionReader::begin_blob(const std::string& name, const std::string& 
   if (blob_names_.size() > limits::kBlobsMax) {
     return fail(ErrorKind::kParse, "more than {} blobs were sent", limits::kBlobsMax);
   }
+  if (auto taken = share_->take_blob(); !taken) return taken;
   auto writer = MemoryWriter::create("kcoral-blob");
   if (!writer) return fail(writer.error());
   blob_.emplace(Blob{*expected, std::move(*writer), Sha256()});
@@ -70,6 +62,7 @@ Status SubmissionReader::begin_blob(const std::string& name, const std::string& 
 }
 
 Status SubmissionReader::on_part_data(std::string_view bytes) {
+  if (auto taken = share_->take_bytes(bytes.size()); !taken) return taken;
   const auto raw = std::as_bytes(std::span(bytes));
   if (!blob_) {
     program_hash_.update(raw);
@@ -104,7 +97,8 @@ Result<ReceivedProgram> SubmissionReader::finish(const schema::ProgramBounds& bo
       return fail(ErrorKind::kParse, "part \"blob:{}\": no upload refers to it", blob.sha256.hex());
     }
   }
-  return ReceivedProgram{std::move(*program_text_), program_hash_.finish(), std::move(*program), std::move(staged_)};
+  return ReceivedProgram{std::move(*program_text_), program_hash_.finish(), std::move(*program), std::move(staged_),
+                         std::move(share_)};
 }
 
 }  // namespace kcoral::gateway

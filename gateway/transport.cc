@@ -2,7 +2,6 @@
 
 #include <pthread.h>
 #include <signal.h>
-#include <sys/resource.h>
 #include <sys/timerfd.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 #include <future>
 #include <mutex>
 
+#include "gateway/descriptors.h"
 #include "gateway/pistache.h"
 
 namespace kcoral::gateway {
@@ -186,12 +186,6 @@ void ReactorThread::close_sockets() {
   for (const auto& [fd, owner] : owners_) io_->close_later(fd);
 }
 
-size_t effective_connections_max(size_t wanted) {
-  rlimit files{};
-  if (::getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur == RLIM_INFINITY) return wanted;
-  return std::min<size_t>(wanted, std::max<size_t>(files.rlim_cur / 2, 1));
-}
-
 class PistacheTransport final : public Transport {
  public:
   explicit PistacheTransport(std::shared_ptr<Shared> shared) : shared_(std::move(shared)) {}
@@ -275,7 +269,7 @@ void PistacheTransport::stop(std::chrono::milliseconds flush_wait) {
 Result<std::unique_ptr<Transport>> Transport::listen(const TransportConfig& config, Clock& clock,
                                                      SocketOwnerFactory factory) {
   KCORAL_CHECK(config.io_threads > 0);
-  auto shared = std::make_shared<Shared>(clock, std::move(factory), effective_connections_max(config.connections_max));
+  auto shared = std::make_shared<Shared>(clock, std::move(factory), within_descriptors(config.connections_max, 2));
   auto transport = std::make_unique<PistacheTransport>(std::move(shared));
   if (auto started = transport->start(config); !started) return fail(started.error());
   return transport;

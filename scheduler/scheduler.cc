@@ -12,7 +12,7 @@ constexpr auto kClaimRetry = std::chrono::seconds(1);
 
 Scheduler::Scheduler(std::vector<std::unique_ptr<executor::Executor>> executors, store::Store& store, EventLoop& loop,
                      SchedulerConfig config)
-    : store_(store), loop_(loop) {
+    : store_(store), loop_(loop), capacity_(executors.size()) {
   KCORAL_CHECK(!executors.empty());
   for (auto& executor : executors) {
     slots_.push_back(std::make_unique<Slot>(std::move(executor), store, loop, *this, config.response_bytes_max));
@@ -24,8 +24,8 @@ Scheduler::Scheduler(std::vector<std::unique_ptr<executor::Executor>> executors,
   });
 }
 
-void Scheduler::start(ReadyCallback ready) {
-  ready_ = std::move(ready);
+void Scheduler::start(Callbacks callbacks) {
+  callbacks_ = std::move(callbacks);
   for (auto& slot : slots_) slot->start();
 }
 
@@ -33,7 +33,7 @@ void Scheduler::drain(std::chrono::milliseconds grace, std::function<void()> dra
   draining_ = true;
   drained_ = std::move(drained);
   loop_.run_after(grace, [this] {
-    for (auto& slot : slots_) slot->abandon("the server was stopped while it ran");
+    for (auto& slot : slots_) slot->give_up("the server was stopped while it ran");
   });
   check_drained();
 }
@@ -46,16 +46,21 @@ void Scheduler::on_slot_changed() {
 
 void Scheduler::on_slot_broken(const std::string& slot, const std::string& reason) {
   spdlog::error("{} is given up: {}", slot, reason);
-  if (ready_) std::exchange(ready_, nullptr)(fail(ErrorKind::kEnvironment, "{}", reason));
+  --capacity_;
+  if (!started_ || capacity_ == 0) report_unable_once({ErrorKind::kEnvironment, reason});
+}
+
+void Scheduler::report_unable_once(Error error) {
+  if (callbacks_.on_unable) std::exchange(callbacks_.on_unable, nullptr)(std::move(error));
 }
 
 void Scheduler::report_ready_once() {
-  if (!ready_) return;
+  if (started_) return;
   const bool all_idle =
       std::all_of(slots_.begin(), slots_.end(), [](const auto& slot) { return slot->state() == Slot::State::kIdle; });
   if (!all_idle) return;
   started_ = true;
-  std::exchange(ready_, nullptr)(slots_.front()->info());
+  callbacks_.on_ready(slots_.front()->info());
 }
 
 void Scheduler::dispatch() {
@@ -64,25 +69,22 @@ void Scheduler::dispatch() {
   for (auto& slot : slots_) {
     // A claim that is on its way takes one of the queued requests.
     if (claims_pending_ >= queued) return;
-    if (slot->state() == Slot::State::kIdle) claim_for(*slot);
+    if (slot->state() == Slot::State::kIdle && !slot->is_claiming()) claim_for(*slot);
   }
 }
 
 void Scheduler::claim_for(Slot& slot) {
   slot.begin_claim();
   ++claims_pending_;
-  store_.claim(slot.name(), [this, &slot](Result<std::optional<store::Claim>> result) {
+  store_.claim({slot.name(), slot.executor_pid()}, [this, &slot](Result<std::optional<store::Claim>> result) {
     loop_.post([this, &slot, result = std::move(result)]() mutable { on_claim_result(slot, std::move(result)); });
   });
 }
 
 void Scheduler::on_claim_result(Slot& slot, Result<std::optional<store::Claim>> result) {
   --claims_pending_;
-  if (result && result->has_value()) {
-    slot.on_claimed(std::move(**result));
-  } else {
-    slot.on_nothing_claimed();
-  }
+  slot.end_claim(result ? std::move(*result) : std::nullopt);
+  if (draining_) return check_drained();
   if (!result) {
     spdlog::error("cannot take a request from the queue: {}", result.error().message);
     if (!std::exchange(retry_armed_, true)) {
@@ -93,7 +95,6 @@ void Scheduler::on_claim_result(Slot& slot, Result<std::optional<store::Claim>> 
     }
     return;
   }
-  if (draining_) return check_drained();
   dispatch();
 }
 

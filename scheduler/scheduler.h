@@ -3,9 +3,11 @@
 // It promises: a free slot never stands idle while a request waits; a request is given to one slot at a time; when the
 // scheduler stops, what is queued stays queued and what runs is finished or given back to the store.
 //
-// The scheduler belongs to one EventLoop: it is made, used and destroyed on that loop's thread.
+// The scheduler belongs to one EventLoop: it is made, used and destroyed on that loop's thread, or while
+// the loop does not run.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -25,16 +27,24 @@ struct SchedulerConfig {
 
 class Scheduler final : public SlotOwner {
  public:
-  /// Runs once: when every slot is ready, or when the environment keeps one from ever being so.
-  using ReadyCallback = std::function<void(Result<executor::ExecutorInfo>)>;
+  struct Callbacks {
+    /// Runs once, when every slot is ready.
+    std::function<void(const executor::ExecutorInfo&)> on_ready;
+    /// Runs at most once: the environment keeps a slot from ever becoming ready at the start, or the last slot was
+    /// given up later. Nothing more will run.
+    std::function<void(Error)> on_unable;
+  };
 
   /// Requires: the store's recovery is still to come, since this registers the store's work listener.
   Scheduler(std::vector<std::unique_ptr<executor::Executor>> executors, store::Store& store, EventLoop& loop,
             SchedulerConfig config = {});
 
-  /// Starts the executors. Nothing is claimed before every one of them has been ready or was given up.
+  /// Starts the executors. Nothing is claimed before every one of them has been ready.
   /// Requires: the store's recovery is done.
-  void start(ReadyCallback ready);
+  void start(Callbacks callbacks);
+
+  /// How many programs can run at once: slots that were not given up. Thread-safe.
+  size_t capacity() const { return capacity_; }
 
   /// Claims no more; `drained` runs when nothing runs any more and every outcome is committed. What still runs after
   /// `grace` is abandoned.
@@ -44,6 +54,7 @@ class Scheduler final : public SlotOwner {
   void on_slot_changed() override;
   void on_slot_broken(const std::string& slot, const std::string& reason) override;
   void report_ready_once();
+  void report_unable_once(Error error);
   void dispatch();
   void claim_for(Slot& slot);
   void on_claim_result(Slot& slot, Result<std::optional<store::Claim>> result);
@@ -52,12 +63,13 @@ class Scheduler final : public SlotOwner {
   store::Store& store_;
   EventLoop& loop_;
   std::vector<std::unique_ptr<Slot>> slots_;
-  ReadyCallback ready_;
+  Callbacks callbacks_;
   std::function<void()> drained_;
   bool started_ = false;  // every slot was ready once
   bool draining_ = false;
   bool retry_armed_ = false;
   uint64_t claims_pending_ = 0;
+  std::atomic<size_t> capacity_;
 };
 
 }  // namespace kcoral::scheduler

@@ -5,12 +5,12 @@
 
 #include "base/log.h"
 #include "scheduler/answer_builder.h"
+#include "schema/limits.h"
 
 namespace kcoral::scheduler {
 
-// The contract allows records of single instructions to lack the last 100 ms before a crash; batching them up to there
-// spares a program of many short instructions a commit each.
-constexpr auto kRecordsDelay = std::chrono::milliseconds(100);
+// After the store could not commit: often enough to go on soon, seldom enough not to spin.
+constexpr auto kCommitRetry = std::chrono::seconds(1);
 
 Slot::Slot(std::unique_ptr<executor::Executor> executor, store::Store& store, EventLoop& loop, SlotOwner& owner,
            uint64_t response_bytes_max)
@@ -21,22 +21,20 @@ Slot::Slot(std::unique_ptr<executor::Executor> executor, store::Store& store, Ev
       response_bytes_max_(response_bytes_max) {}
 
 void Slot::begin_claim() {
-  KCORAL_CHECK(state_ == State::kIdle);
-  state_ = State::kClaiming;
+  KCORAL_CHECK(state_ == State::kIdle && !is_claiming_);
+  is_claiming_ = true;
 }
 
-void Slot::on_nothing_claimed() {
-  // The executor may have been lost meanwhile; then the slot is no longer claiming.
-  if (state_ == State::kClaiming) state_ = State::kIdle;
+void Slot::end_claim(std::optional<store::Claim> claim) {
+  is_claiming_ = false;
+  if (!claim) return;
+  if (state_ == State::kIdle) return run(std::move(*claim));
+  abandon(claim->fence, "its executor was lost before the program started");
 }
 
-void Slot::on_claimed(store::Claim claim) {
+void Slot::run(store::Claim claim) {
   fence_ = claim.fence;
   queued_ = claim.queued;
-  if (state_ != State::kClaiming) {
-    store_.abandon(claim.fence, "its executor was lost before the program started", commit_callback("abandon"));
-    return;
-  }
   executor::Assignment assignment;
   assignment.request_id = claim.fence.request_id;
   assignment.attempt = claim.fence.attempt;
@@ -49,10 +47,11 @@ void Slot::on_claimed(store::Claim claim) {
   executor_->run(std::move(assignment));
 }
 
-void Slot::abandon(const std::string& reason) {
+void Slot::give_up(const std::string& reason) {
+  given_up_ = true;
   if (state_ != State::kRunning) return;
   flush_records();
-  store_.abandon(*fence_, reason, commit_callback("abandon"));
+  abandon(*fence_, reason);
   move_to(State::kClearing);
 }
 
@@ -68,7 +67,7 @@ void Slot::on_running(int pid) {
 
 void Slot::on_records(std::vector<executor::RunRecord> records) {
   for (executor::RunRecord& record : records) records_.push_back({record.at, std::move(record.members)});
-  if (!flush_timer_) flush_timer_ = loop_.run_after(kRecordsDelay, [this] { flush_records(); });
+  if (!flush_timer_) flush_timer_ = loop_.run_after(limits::kRecordsDelayScheduler, [this] { flush_records(); });
 }
 
 void Slot::on_outcome(executor::RunReport report) {
@@ -76,7 +75,10 @@ void Slot::on_outcome(executor::RunReport report) {
   if (state_ != State::kRunning) return;
   store::Completion completion = make_completion(fence_->request_id, queued_, report, response_bytes_max_);
   completion.records = take_records();
-  store_.finish(*fence_, std::move(completion), commit_callback("finish"));
+  commit("the outcome of " + fence_->request_id.str(),
+         [this, fence = *fence_, completion = std::move(completion)](std::function<void(Status)> done) {
+           store_.finish(fence, completion, std::move(done));
+         });
   move_to(State::kClearing);
 }
 
@@ -84,7 +86,7 @@ void Slot::on_lost(std::string reason, bool permanent) {
   if (state_ == State::kRunning) {
     spdlog::warn("{} was lost while it ran {}: {}", name(), fence_->request_id.str(), reason);
     flush_records();
-    store_.abandon(*fence_, reason, commit_callback("abandon"));
+    abandon(*fence_, reason);
   } else {
     spdlog::warn("{} was lost: {}", name(), reason);
   }
@@ -107,16 +109,33 @@ std::vector<store::AuditRecord> Slot::take_records() {
   return std::exchange(records_, {});
 }
 
-std::function<void(Status)> Slot::commit_callback(const char* what) {
+void Slot::abandon(const store::Fence& fence, std::string reason) {
+  commit("the loss of " + fence.request_id.str(),
+         [this, fence, reason = std::move(reason)](std::function<void(Status)> done) {
+           store_.abandon(fence, reason, std::move(done));
+         });
+}
+
+void Slot::commit(std::string what, Operation operation) {
   ++commits_pending_;
-  return [this, what, fence = *fence_](Status status) {
-    loop_.post([this, what, fence, status = std::move(status)] {
+  operation([this, what, operation](Status status) {
+    loop_.post([this, what, operation, status = std::move(status)] { on_committed(what, operation, status); });
+  });
+}
+
+void Slot::on_committed(const std::string& what, const Operation& operation, const Status& status) {
+  --commits_pending_;
+  // A conflict means that the request has ended otherwise.
+  const bool is_refused = !status && status.error().kind == ErrorKind::kConflict;
+  if (!status && !is_refused) spdlog::error("{} could not be committed: {}", what, status.error().message);
+  if (!status && !is_refused && !given_up_) {
+    ++commits_pending_;
+    loop_.run_after(kCommitRetry, [this, what, operation] {
       --commits_pending_;
-      // The row keeps its last committed state, and the next start recovers it: nothing is lost, but somebody waits.
-      if (!status) spdlog::error("{} of {} failed: {}", what, fence.request_id.str(), status.error().message);
-      owner_.on_slot_changed();
+      commit(what, operation);
     });
-  };
+  }
+  owner_.on_slot_changed();
 }
 
 }  // namespace kcoral::scheduler

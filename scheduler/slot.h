@@ -1,7 +1,8 @@
 // One executor and the request that it has: from the claim to the commit of the outcome.
 //
 // A slot promises that every claim given to it ends in the store exactly once: finished with the executor's report, or
-// abandoned when the executor was lost. It belongs to the scheduler's loop thread.
+// abandoned when the executor was lost. While the store cannot commit that (a full disk, say), it is tried again. It
+// belongs to the scheduler's loop thread.
 #pragma once
 
 #include <memory>
@@ -28,7 +29,6 @@ class Slot final : public executor::ExecutorEvents {
   enum class State {
     kStarting,  // its executor is not ready yet, or being rebuilt
     kIdle,
-    kClaiming,  // asked the store for a request
     kRunning,   // has a request whose outcome is not known
     kClearing,  // the outcome is known; the program's processes are being ended
     kBroken,    // the environment is at fault; it will not come back
@@ -40,17 +40,19 @@ class Slot final : public executor::ExecutorEvents {
   void start() { executor_->start(*this); }
   State state() const { return state_; }
   const std::string& name() const { return executor_->name(); }
+  int executor_pid() const { return executor_->pid(); }
   const executor::ExecutorInfo& info() const { return info_; }
+  bool is_claiming() const { return is_claiming_; }
   /// Outcomes handed to the store whose commit is not confirmed yet.
   int commits_pending() const { return commits_pending_; }
 
-  /// Requires: idle. `on_claimed` or `on_nothing_claimed` follows.
+  /// Requires: idle and not claiming. `end_claim` follows, whatever becomes of the executor meanwhile.
   void begin_claim();
-  void on_nothing_claimed();
-  void on_claimed(store::Claim claim);
+  void end_claim(std::optional<store::Claim> claim);
 
   /// Gives a running request up, so that the store requeues or interrupts it; its executor goes down with the server.
-  void abandon(const std::string& reason);
+  /// What the store cannot commit is not tried again: the next start recovers it.
+  void give_up(const std::string& reason);
 
   void on_idle(const executor::ExecutorInfo& info) override;
   void on_running(int pid) override;
@@ -60,9 +62,14 @@ class Slot final : public executor::ExecutorEvents {
 
  private:
   void move_to(State state);
+  void run(store::Claim claim);
   void flush_records();
   std::vector<store::AuditRecord> take_records();
-  std::function<void(Status)> commit_callback(const char* what);
+  /// Runs an operation of the store until it is committed, or refused for good.
+  using Operation = std::function<void(std::function<void(Status)> done)>;
+  void commit(std::string what, Operation operation);
+  void on_committed(const std::string& what, const Operation& operation, const Status& status);
+  void abandon(const store::Fence& fence, std::string reason);
 
   std::unique_ptr<executor::Executor> executor_;
   store::Store& store_;
@@ -71,12 +78,14 @@ class Slot final : public executor::ExecutorEvents {
   uint64_t response_bytes_max_;
 
   State state_ = State::kStarting;
+  bool is_claiming_ = false;  // asked the store for a request; the executor may be lost and come back meanwhile
   executor::ExecutorInfo info_;
   std::optional<store::Fence> fence_;  // of the request it has, or had last: late records go to it
   std::chrono::microseconds queued_{};
   std::vector<store::AuditRecord> records_;  // not yet given to the store
   std::optional<EventLoop::TimerId> flush_timer_;
   int commits_pending_ = 0;
+  bool given_up_ = false;
 };
 
 }  // namespace kcoral::scheduler

@@ -45,27 +45,57 @@ inline constexpr size_t kErrorMessageBytesMax = 16 * kKiB;  // an assertion's me
 inline constexpr size_t kHeadBytesMax = 64 * kKiB;     // request line and headers
 inline constexpr size_t kPartHeadBytesMax = 8 * kKiB;  // headers of one multipart part
 inline constexpr size_t kBoundaryBytesMax = 70;        // RFC 2046
+inline constexpr size_t kBoundaryLineBytesMax = 256;   // white space after a boundary is legal, and nobody sends any
+inline constexpr size_t kChunkLineBytesMax = kKiB;     // a chunk's size with its extensions, which nobody reads
 inline constexpr size_t kClientNameBytesMax = 128;
 inline constexpr uint64_t kRequestBytesMax = 256 * kMiB;   // default of --max-request-bytes
 inline constexpr uint64_t kResponseBytesMax = 256 * kMiB;  // default of --max-response-bytes
+// Program texts and blobs of all bodies that the store has not yet taken over: four of the largest, or a thousand of
+// what clients send. More arrives no sooner, since the store writes them at some 400 MB/s.
+inline constexpr uint64_t kBodiesBytesMax = 1024 * kMiB;
+// Their blobs, each a descriptor and up to a page more than its content: four bodies with as many as they may have.
+inline constexpr size_t kStagedBlobsMax = 4 * kBlobsMax;
+// Read from a connection at a time. It is also what one connection can leave unread in our memory while it waits.
+inline constexpr size_t kReadBytes = 256 * kKiB;
 inline constexpr size_t kSendBufferBytes = kMiB;           // of one answer held outside memfds
 inline constexpr auto kHeadTimeout = 30s;                  // from its first byte
 inline constexpr auto kBodyStallTimeout = 60s;             // without one byte of progress, either way
 inline constexpr auto kIdleTimeout = 75s;                  // a kept-alive connection without a request
+// How long a client that got its answer before it sent its whole body may go on sending before it is cut off: it should
+// read the answer first, and one in the middle of a large body reads only after that.
+inline constexpr auto kLingerSilence = 5s;
+inline constexpr auto kLingerTotal = 30s;
 inline constexpr size_t kConnectionsMax = 10000;
 
 // --- waiting and ending ---
-inline constexpr auto kWorkerWait = 1800s;   // default of --worker-wait-timeout-seconds; /execute only
-inline constexpr auto kKillWait = 10s;       // contract: then the slot is quarantined
-inline constexpr auto kShutdownGrace = 30s;  // default of --shutdown-grace-seconds
-inline constexpr auto kSlotStart = 120s;     // zygote with its preloads (PyTorch from a cold disk: tens of seconds)
+inline constexpr auto kWorkerWait = 1800s;       // default of --worker-wait-timeout-seconds; /execute only
+inline constexpr auto kKillWait = 10s;           // contract: then the slot is quarantined
+inline constexpr auto kShutdownGrace = 30s;      // default of --shutdown-grace-seconds
+inline constexpr auto kSlotStart = 120s;         // zygote with its preloads (PyTorch from a cold disk: tens of seconds)
+inline constexpr int kStartsBeforeReadyMax = 3;  // of an executor that was never ready: then its host is at fault
+
+// --- audit records of single instructions (section 9) ---
+// How long each station on the way may keep some back to share a frame or a commit; together below the contract's 100 ms.
+inline constexpr auto kRecordsDelayExecutor = 30ms;
+inline constexpr auto kRecordsDelayScheduler = 30ms;
+inline constexpr auto kRecordsDelayStore = 30ms;
 
 // --- frames between server, executor and runtime (docs/frames.md) ---
 inline constexpr size_t kFrameBytesMax = 64 * kKiB;  // below the default socket buffer, so that a frame is one packet
 inline constexpr size_t kFrameFdsMax = 64;           // the kernel allows 253 in one message
-inline constexpr uint64_t kReturnedBytesMax =
-    1024 * kMiB;                            // one value in memory, before the answer's own limit applies
-inline constexpr size_t kPartsMax = 65536;  // files of all returned folders together
+inline constexpr size_t kFramesPerTurn = 64;         // taken from one peer before others on the loop have their turn
+inline constexpr size_t kFramesArrivedMax = 2048;    // more than a default socket holds; a peer may go on sending
+inline constexpr size_t kFramesQueuedMax = 1024;     // grants for a runtime that asks for leases and does not read
+inline constexpr size_t kFrameMessageBytesMax = 8 * kKiB;  // six bytes each as control characters: below a frame's size
+
+// --- what a program makes an executor hold ---
+// Text and data of everything that one program returns, before the answer's own limit applies. One value alone may use
+// it up, so the runtime refuses a value beyond it before it is sent.
+inline constexpr uint64_t kReturnedBytesMax = 1024 * kMiB;
+inline constexpr size_t kPartsMax = 65536;                // files of all returned folders together
+inline constexpr uint64_t kErrorDocumentBytesMax = kMiB;  // its message and traceback are cut when they are rendered
+inline constexpr size_t kShownBytesMax = 4 * kKiB;        // of what a process said, in a message or a log line
+inline constexpr size_t kCapturedBytesMax = kMiB;         // of each stream of a program that is asked something
 
 // --- content ---
 inline constexpr size_t kChunkBytes = kMiB;                      // of blobs and artifacts in RocksDB (ARCHITECTURE.md)

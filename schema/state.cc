@@ -18,9 +18,9 @@ struct StateInfo {
 constexpr unsigned kEndings = bit(State::kCompleted) | bit(State::kFailed) | bit(State::kTimedOut) |
                               bit(State::kCancelled) | bit(State::kInterrupted);
 
-// Queued → failed: its program can no longer be read. Assigned → an ending: `running` may share a later commit.
+// Assigned → an ending: what it needs can no longer be read, or `running` shares a later commit.
 constexpr std::array<StateInfo, kStateCount> kStates{{
-    {"queued", bit(State::kAssigned) | bit(State::kCancelled) | bit(State::kRejected) | bit(State::kFailed)},
+    {"queued", bit(State::kAssigned) | bit(State::kCancelled) | bit(State::kRejected)},
     {"assigned", bit(State::kRunning) | bit(State::kQueued) | kEndings},
     {"running", bit(State::kQueued) | kEndings},
     {"completed", 0},

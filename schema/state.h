@@ -25,7 +25,8 @@ std::string_view wire_name(State state);
 std::optional<State> state_from(std::string_view wire_name);
 bool is_terminal(State state);
 
-/// Terminal states never change. Back to queued: its executor or server died and attempts are left.
+/// Terminal states never change. Back to queued: its executor or server died and attempts are left, or it could not be
+/// started for want of memory or descriptors.
 bool may_move(State from, State to);
 
 }  // namespace kcoral::schema

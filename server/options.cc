@@ -119,7 +119,10 @@ void add_limit_options(CLI::App& app, ServerOptions& options, RawOptions& raw) {
       ->group(group);
 }
 
-bool is_managed(const std::string& name) { return name == "KCORAL_DIR" || name == "CUDA_VISIBLE_DEVICES"; }
+/// Set anew for each program, whatever the operator says.
+bool is_managed(std::string_view name) {
+  return name == "KCORAL_DIR" || name == "CUDA_VISIBLE_DEVICES" || name == "HOME" || name == "TMPDIR";
+}
 
 /// Throws CLI::ValidationError, which CLI11 turns into a message and an exit code.
 void settle(ServerOptions& options, const RawOptions& raw) {

@@ -48,17 +48,22 @@ UniqueFd block_signals() {
 class Server {
  public:
   explicit Server(const ServerOptions& options) : options_(options) {}
+  ~Server() { close(); }
 
-  /// Returns once the service has been stopped, or with the reason why it could not start.
+  /// Looks at the host. Blocks; requires that no thread of ours runs yet.
+  Status prepare();
+  /// Returns once the service has been stopped, or with the reason why it could not start or go on.
   Status run(UniqueFd signals);
 
  private:
-  Status prepare();
-  Status start_parts();
+  Status start_parts(int signals);
+  Status check_exposed_paths(const std::string& data_dir) const;
+  void close();
   std::vector<std::unique_ptr<executor::Executor>> make_executors();
   gateway::GatewayConfig gateway_config() const;
   gateway::HealthFacts health() const;
-  void on_ready(Result<executor::ExecutorInfo> info);
+  void on_ready(const executor::ExecutorInfo& info);
+  void on_unable(Error error);
   void on_signal(int signals);
   void begin_stop();
 
@@ -67,10 +72,12 @@ class Server {
   const Uuid instance_id_ = Uuid::random();
   const WallTime started_at_ = clock_.wall_now();
   Identity identity_;
+  std::string data_dir_;
   executor::PythonChoice python_;
   executor::InstallPaths paths_;
 
-  // Destroyed in reverse: the gateway and the scheduler use the store, the scheduler's executors use the loop.
+  // `close` ends them in order: the gateway and the scheduler use the store, whose threads tell the scheduler of new
+  // work.
   std::unique_ptr<EventLoop> loop_;
   std::unique_ptr<store::Store> store_;
   std::unique_ptr<scheduler::Scheduler> scheduler_;
@@ -78,9 +85,9 @@ class Server {
 
   mutable std::mutex health_mutex_;
   std::map<std::string, std::string> versions_;  // guarded by health_mutex_
-  bool ready_ = false;                           // guarded by health_mutex_
+  std::string_view status_ = "starting";         // guarded by health_mutex_
   bool stopping_ = false;
-  std::optional<Error> startup_error_;
+  std::optional<Error> unable_;
 };
 
 Status Server::run(UniqueFd signals) {
@@ -91,16 +98,22 @@ Status Server::run(UniqueFd signals) {
   if (auto watched = loop_->watch(signal_fd, EPOLLIN, [=, this](uint32_t) { on_signal(signal_fd); }); !watched) {
     return watched;
   }
-  if (auto prepared = prepare(); !prepared) return prepared;
-  if (auto started = start_parts(); !started) return started;
+  if (auto started = start_parts(signal_fd); !started) return started;
   loop_->run();
-
-  gateway_->release_waiting();
-  gateway_->stop();
-  store_->close();
-  scheduler_.reset();
-  if (startup_error_) return fail(*startup_error_);
+  close();
+  if (unable_) return fail(*unable_);
   return {};
+}
+
+void Server::close() {
+  if (gateway_) {
+    gateway_->release_waiting();
+    gateway_->stop();
+  }
+  if (store_) store_->close();
+  scheduler_.reset();
+  gateway_.reset();
+  store_.reset();
 }
 
 Status Server::prepare() {
@@ -120,18 +133,37 @@ Status Server::prepare() {
   return executor::check_sandbox(paths_, identity_.uid, identity_.gid);
 }
 
-Status Server::start_parts() {
+Status Server::start_parts(int signals) {
   auto opened = store::open_store({options_.data_dir, options_.blob_cache_bytes}, clock_);
   if (!opened) return fail(opened.error());
   store_ = std::move(*opened);
-  if (auto gone = wait_for_old_executors(options_.data_dir, limits::kSlotStart); !gone) return gone;
+  // Its real place, whatever links lead there: what is hidden from programs must be named as the kernel sees it.
+  data_dir_ = std::filesystem::canonical(options_.data_dir);
+  if (auto checked = check_exposed_paths(data_dir_); !checked) return checked;
+  if (auto gone = wait_for_old_executors(data_dir_, limits::kSlotStart, signals); !gone) return gone;
   scheduler_ = std::make_unique<scheduler::Scheduler>(make_executors(), *store_, *loop_,
                                                       scheduler::SchedulerConfig{options_.response_bytes_max});
   if (auto recovered = store_->recover(); !recovered) return recovered;
   auto gateway = gateway::Gateway::start(gateway_config(), *store_, clock_, [this] { return health(); });
   if (!gateway) return fail(gateway.error());
   gateway_ = std::move(*gateway);
-  scheduler_->start([this](Result<executor::ExecutorInfo> info) { on_ready(std::move(info)); });
+  scheduler_->start({[this](const executor::ExecutorInfo& info) { on_ready(info); },
+                     [this](Error error) { on_unable(std::move(error)); }});
+  return {};
+}
+
+Status Server::check_exposed_paths(const std::string& data_dir) const {
+  for (const std::string& path : options_.read_only_paths) {
+    std::error_code error;
+    const std::string real = std::filesystem::canonical(path, error);
+    if (error) return fail(ErrorKind::kEnvironment, "--expose {}: {}", path, error.message());
+    const auto is_below = [](const std::string& inner, const std::string& outer) {
+      return inner == outer || outer == "/" || inner.starts_with(outer + "/");
+    };
+    if (is_below(data_dir, real) || is_below(real, data_dir)) {
+      return fail(ErrorKind::kEnvironment, "--expose {} would show programs the data directory {}", path, data_dir);
+    }
+  }
   return {};
 }
 
@@ -141,7 +173,7 @@ std::vector<std::unique_ptr<executor::Executor>> Server::make_executors() {
     executor::ExecutorConfig config;
     config.name = fmt::format("executor-{}", slot);
     config.executor_path = paths_.executor;
-    config.lock_path = executor_lock_path(options_.data_dir, slot);
+    config.lock_path = executor_lock_path(data_dir_, slot);
     config.python = python_.path;
     config.preload = options_.preload;
     config.uid = identity_.uid;
@@ -149,7 +181,7 @@ std::vector<std::unique_ptr<executor::Executor>> Server::make_executors() {
     config.environment = options_.environment;
     config.read_only_paths = python_.read_only_paths;
     for (const std::string& path : options_.read_only_paths) config.read_only_paths.push_back(path);
-    config.hidden_paths = {std::filesystem::absolute(options_.data_dir)};
+    config.hidden_paths = {data_dir_};
     executors.push_back(std::make_unique<executor::RemoteExecutor>(*loop_, std::move(config)));
   }
   return executors;
@@ -172,33 +204,35 @@ gateway::HealthFacts Server::health() const {
   gateway::HealthFacts facts;
   facts.instance_id = instance_id_.str();
   facts.started_at = started_at_;
-  facts.request_capacity = options_.slots;
+  facts.request_capacity = scheduler_->capacity();
   facts.requests_in_progress = counts.in_progress;
   facts.requests_waiting = counts.queued;
   const std::lock_guard lock(health_mutex_);
-  facts.status = ready_ ? "ok" : "starting";
+  facts.status = status_;
   facts.versions = versions_;
   facts.versions["kcoral"] = KCORAL_VERSION;
   return facts;
 }
 
-void Server::on_ready(Result<executor::ExecutorInfo> info) {
-  if (!info) {
-    startup_error_ = info.error();
-    return loop_->stop();
-  }
+void Server::on_ready(const executor::ExecutorInfo& info) {
+  if (stopping_) return;
   {
     const std::lock_guard lock(health_mutex_);
-    versions_ = info->versions;
-    ready_ = true;
+    versions_ = info.versions;
+    status_ = "ok";
   }
   const bool is_ipv6 = options_.host.find(':') != std::string::npos;
   const std::string host = is_ipv6 ? "[" + options_.host + "]" : options_.host;
   fmt::print(
       "kcoral {} ready at http://{}:{} · {} worker{} · Python {} ({}: {}) · sandbox bubblewrap, user {} · data in {}\n",
       KCORAL_VERSION, host, gateway_->port(), options_.slots, options_.slots == 1 ? "" : "s", python_.version,
-      python_.path, python_.why, identity_.name, options_.data_dir);
+      python_.path, python_.why, identity_.name, data_dir_);
   std::fflush(stdout);
+}
+
+void Server::on_unable(Error error) {
+  unable_ = std::move(error);
+  loop_->stop();
 }
 
 void Server::on_signal(int signals) {
@@ -218,7 +252,7 @@ void Server::begin_stop() {
                options_.shutdown_grace.count(), counts.queued);
   {
     const std::lock_guard lock(health_mutex_);
-    ready_ = false;
+    status_ = "stopping";
   }
   gateway_->stop_admitting();
   scheduler_->drain(options_.shutdown_grace, [this] { loop_->stop(); });
@@ -230,9 +264,10 @@ int run_server(const ServerOptions& options) {
   start_log("server");
   spdlog::set_level(spdlog::level::from_str(options.log_level));
   raise_descriptor_limit();
-  UniqueFd signals = block_signals();
   Server server(options);
-  const Status status = server.run(std::move(signals));
+  Status status = server.prepare();
+  // From here on signals are read by the loop: every thread that follows is started with them blocked.
+  if (status) status = server.run(block_signals());
   if (status) return 0;
   fmt::print(stderr, "kcoral server: {}\n", status.error().message);
   return 1;

@@ -19,15 +19,19 @@ std::string admitted(const Submission& submission, uint64_t blob_bytes) {
 
 std::string queued() { return R"("event":"queued")"; }
 
-std::string assigned(std::string_view executor, int attempt) {
-  return fmt::format(R"("event":"assigned","executor":{},"attempt":{})", quoted(executor), attempt);
+std::string assigned(const ExecutorRef& executor, int attempt) {
+  return fmt::format(R"("event":"assigned","executor":{},"pid":{},"attempt":{})", quoted(executor.name), executor.pid,
+                     attempt);
 }
 
 std::string running(int pid, int attempt) {
   return fmt::format(R"("event":"running","pid":{},"attempt":{})", pid, attempt);
 }
 
-std::string gap(std::string_view reason) { return fmt::format(R"("event":"gap","reason":{})", quoted(reason)); }
+std::string gap(std::string_view reason) {
+  return fmt::format(R"("event":"gap","reason":{})",
+                     quoted(fmt::format("{}; records of the last 100 ms may be missing", reason)));
+}
 
 std::string requeued(std::string_view reason) {
   return fmt::format(R"("event":"requeued","reason":{})", quoted(reason));

@@ -12,9 +12,9 @@ namespace kcoral::store::audit_events {
 
 std::string admitted(const Submission& submission, uint64_t blob_bytes);
 std::string queued();
-std::string assigned(std::string_view executor, int attempt);
+std::string assigned(const ExecutorRef& executor, int attempt);
 std::string running(int pid, int attempt);
-/// Records of single instructions may be missing here.
+/// Records of single instructions may be missing here, since the run was lost for `reason`.
 std::string gap(std::string_view reason);
 std::string requeued(std::string_view reason);
 std::string finished(schema::State state, std::string_view reason);

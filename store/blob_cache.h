@@ -26,8 +26,6 @@ class BlobCache {
   void insert(const Digest& digest, std::shared_ptr<const SealedMemory> content);
   void erase(const Digest& digest);
 
-  uint64_t held_bytes() const;
-
  private:
   struct Entry {
     Digest digest;
@@ -37,7 +35,7 @@ class BlobCache {
 
   const uint64_t bytes_max_;
   const size_t blobs_max_;
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::list<Entry> by_use_;                                           // guarded by mutex_: the last used first
   std::unordered_map<Digest, std::list<Entry>::iterator> by_digest_;  // guarded by mutex_
   uint64_t held_bytes_ = 0;                                           // guarded by mutex_

@@ -9,8 +9,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstdlib>
-#include <set>
+#include <cstring>
 #include <utility>
 
 #include "base/log.h"
@@ -23,8 +24,9 @@ constexpr char kBlobVersion = 1;
 constexpr size_t kBlobEntryBytes = 1 + 8 + 8;
 constexpr std::string_view kWritingMark = "writing";
 
-constexpr size_t kBlockCacheBytes = 16 * limits::kMiB;     // names and audit; chunks are read past it
-constexpr size_t kChunkMemtableBytes = 16 * limits::kMiB;  // small, so that memory is: findings say larger is no faster
+constexpr size_t kBlockCacheBytes = 16 * limits::kMiB;  // names and audit; chunks are read past it
+constexpr size_t kChunkMemtableBytes =
+    16 * limits::kMiB;  // a few bound the memory, and the disk is what a burst waits for
 constexpr size_t kSmallMemtableBytes = 4 * limits::kMiB;
 constexpr size_t kMemtablesBytesMax = 64 * limits::kMiB;
 constexpr uint64_t kWalBytesMax = 128 * limits::kMiB;
@@ -61,8 +63,19 @@ std::string writing_key(ContentId id) { return std::string(kWritingMark) + big_e
 
 std::string_view view(const rocksdb::Slice& slice) { return {slice.data(), slice.size()}; }
 
+/// Not what is stored is at fault, but what the process has left to read it with.
+bool is_shortage(const rocksdb::Status& status) {
+  if (status.IsMemoryLimit()) return true;
+  if (!status.IsIOError()) return false;
+  // RocksDB keeps the text of errno, and not its number.
+  const std::string text = status.ToString();
+  return std::ranges::any_of(std::array{EMFILE, ENFILE, ENOMEM},
+                             [&text](int number) { return text.find(std::strerror(number)) != std::string::npos; });
+}
+
 tl::unexpected<Error> failure(const rocksdb::Status& status, std::string_view what) {
   if (status.IsNoSpace()) return fail(ErrorKind::kBusy, "{}: no space is left on the disk", what);
+  if (is_shortage(status)) return fail(ErrorKind::kBusy, "{}: {}", what, status.ToString());
   return fail(ErrorKind::kEngine, "{}: {}", what, status.ToString());
 }
 
@@ -85,6 +98,7 @@ rocksdb::ColumnFamilyOptions chunk_family() {
   rocksdb::ColumnFamilyOptions options;
   options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
   options.write_buffer_size = kChunkMemtableBytes;
+  options.max_write_buffer_number = 4;            // a burst goes on while one is flushed
   options.compression = rocksdb::kNoCompression;  // tensors do not compress, and it would cost more than the disk
   return options;
 }
@@ -122,9 +136,8 @@ struct Content::Engine {
 
   Status write(rocksdb::WriteBatch& batch, std::string_view what) {
     ++begun;
-    rocksdb::Status status = db->Write(rocksdb::WriteOptions(), &batch);
-    // After a full disk RocksDB refuses to write until it is told that there may be room again.
-    if (status.IsNoSpace() && db->Resume().ok()) status = db->Write(rocksdb::WriteOptions(), &batch);
+    // After a full disk RocksDB refuses all writes until it has found room again, for which it looks every few seconds.
+    const rocksdb::Status status = db->Write(rocksdb::WriteOptions(), &batch);
     ++ended;
     if (!status.ok()) return failure(status, what);
     return {};
@@ -457,40 +470,6 @@ Status Content::sweep() {
   }
   if (!unfinished.empty()) spdlog::info("removed {} contents that were half written", unfinished.size());
   return {};
-}
-
-Status Content::damage_blob_for_test(const Digest& digest, std::string_view bytes) {
-  auto entry = blob_entry(digest);
-  if (!entry) return fail(entry.error());
-  if (!*entry) return fail(ErrorKind::kNotFound, "blob {} is not held", digest.hex());
-  rocksdb::WriteBatch batch;
-  batch.Put(engine_->family(kChunks), chunk_key((*entry)->id, 0), rocksdb::Slice(bytes.data(), bytes.size()));
-  return engine_->write(batch, "damaging a blob");
-}
-
-Result<ContentId> Content::half_write_for_test(std::string_view bytes) {
-  const ContentId id = next_id_++;
-  Transfer transfer(*engine_, id);
-  if (auto written = transfer.append(bytes); !written) return fail(written.error());
-  return id;
-}
-
-Result<std::vector<ContentId>> Content::nameless_for_test() {
-  std::set<ContentId> named;
-  std::unique_ptr<rocksdb::Iterator> rows(engine_->db->NewIterator({}, engine_->family(kBlobs)));
-  for (rows->SeekToFirst(); rows->Valid(); rows->Next()) {
-    named.insert(from_big_endian(view(rows->value()).substr(1, 8)));
-  }
-  rows.reset(engine_->db->NewIterator({}, engine_->family(kArtifacts)));
-  for (rows->SeekToFirst(); rows->Valid(); rows->Next()) named.insert(from_big_endian(view(rows->key()).substr(16)));
-  std::vector<ContentId> nameless;
-  rows.reset(engine_->db->NewIterator({}, engine_->family(kChunks)));
-  for (rows->SeekToFirst(); rows->Valid(); rows->Next()) {
-    const ContentId id = from_big_endian(view(rows->key()).substr(0, 8));
-    if (!named.contains(id) && (nameless.empty() || nameless.back() != id)) nameless.push_back(id);
-  }
-  if (!rows->status().ok()) return failure(rows->status(), "listing content");
-  return nameless;
 }
 
 }  // namespace kcoral::store

@@ -57,8 +57,9 @@ class Content {
   Content(const Content&) = delete;
   Content& operator=(const Content&) = delete;
 
-  // What is written is durable after the next successful `sync`. Errors of writing: kBusy when the disk is full, else
-  // kEngine; nothing of it remains.
+  // What is written is durable after the next successful `sync`; of what fails nothing remains. Errors of all
+  // functions, unless they say otherwise: kBusy or kEnvironment when disk, memory or descriptors run short, else
+  // kEngine.
 
   /// Does nothing if the blob is held already. Requires: `bytes` have this digest.
   Status put_blob(const Digest& digest, std::string_view bytes);
@@ -90,12 +91,6 @@ class Content {
 
   /// Removes what was half written when the process that wrote it ended. Requires: nothing is being written.
   Status sweep();
-
-  // For tests: replaces the first chunk of a blob without its name noticing; starts a content as a crash would leave
-  // it; lists contents that have chunks but no name.
-  Status damage_blob_for_test(const Digest& digest, std::string_view bytes);
-  Result<ContentId> half_write_for_test(std::string_view bytes);
-  Result<std::vector<ContentId>> nameless_for_test();
 
  private:
   struct Engine;  // RocksDB's types stay in content.cc

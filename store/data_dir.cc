@@ -15,6 +15,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::string_view kLockName = "lock";
+
 tl::unexpected<Error> unusable(const std::string& path, std::string_view why) {
   return fail(ErrorKind::kEnvironment, "the data directory {} cannot be used: {}", path, why);
 }
@@ -37,8 +39,24 @@ Status create_directory(const std::string& path) {
   return {};
 }
 
+/// Refuses the directory of something else: making it private would lock others out of it. Ours has the database, or
+/// nothing but what is there before it.
+Status check_contents(const std::string& path) {
+  std::error_code error;
+  bool is_bare = true;
+  for (fs::directory_iterator entry(path, error), end; !error && entry != end; entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    if (name == DataDir::kDatabaseName) return {};
+    is_bare = is_bare && (name == kLockName || name == "lost+found");  // the latter: a file system of its own
+  }
+  if (error) return unusable(path, error.message());
+  if (is_bare) return {};
+  return fail(ErrorKind::kEnvironment,
+              "{} exists and is no kcoral data directory: name a new or an empty directory instead", path);
+}
+
 Result<UniqueFd> take_lock(const std::string& path) {
-  UniqueFd lock(::open((path + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  UniqueFd lock(::open(fmt::format("{}/{}", path, kLockName).c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!lock) return unusable(path, std::strerror(errno));
   if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) return unusable(path, std::strerror(errno));
@@ -62,6 +80,7 @@ Result<DataDir> DataDir::open(const std::string& path) {
   if (auto created = create_directory(path); !created) return fail(created.error());
   UniqueFd directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!directory) return unusable(path, std::strerror(errno));
+  if (auto ours = check_contents(path); !ours) return fail(ours.error());
   struct stat status {};
   if (::fstat(directory.get(), &status) != 0) return unusable(path, std::strerror(errno));
   if ((status.st_mode & 0777) != 0700 && ::fchmod(directory.get(), 0700) != 0) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "base/error.h"
 #include "base/unique_fd.h"
@@ -12,11 +13,13 @@ namespace kcoral::store {
 
 class DataDir {
  public:
+  static constexpr std::string_view kDatabaseName = "queue.sqlite3";
+
   /// Creates the directory and its parents if need be. kEnvironment, in one line that says what to do, if it cannot be
-  /// used or another server has it.
+  /// used, holds something else, or another server has it. What is not ours is left as it is, its mode too.
   static Result<DataDir> open(const std::string& path);
 
-  std::string database_path() const { return path_ + "/queue.sqlite3"; }
+  std::string database_path() const { return fmt::format("{}/{}", path_, kDatabaseName); }
   std::string content_path() const { return path_ + "/content"; }
 
   /// Makes the names of new files in it durable.

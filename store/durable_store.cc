@@ -6,7 +6,6 @@
 
 #include "base/log.h"
 #include "schema/limits.h"
-#include "store/audit_events.h"
 #include "store/queue_database.h"
 
 namespace kcoral::store {
@@ -32,14 +31,10 @@ void log_refusal(std::string_view what, const Error& error) {
               error.message);
 }
 
-/// An end that is the server's own doing: `error` is its answer.
-Completion completion_with_error(const Uuid& request_id, State state, Error error, std::string reason) {
-  Completion completion;
-  completion.state = state;
-  completion.answer = std::make_shared<const schema::Answer>(schema::make_error_answer(request_id, error));
-  completion.reason = std::move(reason);
-  completion.error = std::move(error);
-  return completion;
+/// Whether what could not be read now may be read later; otherwise it is gone or damaged.
+bool is_shortage(const Error& error) {
+  const Blame blame = info(error.kind).blame;
+  return blame == Blame::kLoad || blame == Blame::kEnvironment;
 }
 
 /// Collects what several calls report, for somebody who waits for all of them.
@@ -79,7 +74,7 @@ struct DurableStore::Admitting {
 };
 
 struct DurableStore::Claiming {
-  std::string executor;
+  ExecutorRef executor;
   std::function<void(Result<std::optional<Claim>>)> done;
   InFlight::Token token;
 };
@@ -281,7 +276,7 @@ Result<Store::AnswerPtr> DurableStore::answer_if_ended(const Uuid& request_id) {
 
 void DurableStore::set_work_listener(std::function<void()> listener) { work_listener_ = std::move(listener); }
 
-void DurableStore::claim(std::string executor, std::function<void(Result<std::optional<Claim>>)> done) {
+void DurableStore::claim(ExecutorRef executor, std::function<void(Result<std::optional<Claim>>)> done) {
   InFlight::Token token = in_flight_.enter();
   if (!token) return done(fail(closed()));
   claim_row(std::make_shared<Claiming>(Claiming{std::move(executor), std::move(done), std::move(token)}));
@@ -303,7 +298,10 @@ void DurableStore::claim_row(const ClaimingPtr& claiming) {
 }
 
 void DurableStore::load_claim(const ClaimingPtr& claiming, RequestTable::Claimed claimed) {
-  if (auto filled = fill_claim(claimed); !filled) return pass_over(claiming, claimed.claim.fence, filled.error());
+  if (auto filled = fill_claim(claimed); !filled) {
+    return is_shortage(filled.error()) ? put_back(claiming, claimed.claim.fence, filled.error())
+                                       : pass_over(claiming, claimed.claim.fence, filled.error());
+  }
   claiming->done(std::optional<Claim>(std::move(claimed.claim)));
 }
 
@@ -330,14 +328,33 @@ void DurableStore::pass_over(const ClaimingPtr& claiming, const Fence& fence, co
   spdlog::error("request {}: {}", fence.request_id.str(), reason);
   auto ending = std::make_shared<Ending>();
   ending->fence = fence;
-  ending->completion =
-      completion_with_error(fence.request_id, State::kFailed, Error{ErrorKind::kEngine, reason}, reason);
+  ending->completion = completion_with_error(fence.request_id, State::kFailed, {ErrorKind::kEngine, reason}, reason);
   ending->token = claiming->token;
-  ending->done = [this, claiming](const Status& ended) {
-    if (!ended) return claiming->done(fail(ended.error()));
+  ending->done = [this, claiming, fence](const Status& ended) {
+    if (!ended) return put_back(claiming, fence, ended.error());
     claim_row(claiming);
   };
   end(std::move(ending));
+}
+
+/// Announces no work: whoever claimed again at once would meet the same shortage.
+void DurableStore::put_back(const ClaimingPtr& claiming, const Fence& fence, const Error& error) {
+  writer_->submit({.apply = [this, claiming, fence, error]() -> Result<AfterCommit> {
+                     auto undone = requests_->unclaim(fence, error.message, clock_.wall_now());
+                     if (!undone) return fail(undone.error());
+                     return AfterCommit([this, claiming, error] {
+                       --in_progress_;
+                       ++queued_;
+                       claiming->done(fail(error));
+                     });
+                   },
+                   .failed =
+                       [claiming, fence, error](const Error& why) {
+                         spdlog::error("request {} stays assigned to nobody until the next start: {}",
+                                       fence.request_id.str(), why.message);
+                         claiming->done(fail(error));
+                       },
+                   .bytes = 0});
 }
 
 void DurableStore::mark_running(const Fence& fence, int pid) {
@@ -390,6 +407,8 @@ void DurableStore::reject_if_queued(const Uuid& request_id, AnswerPtr answer, st
   ending->fence.request_id = request_id;
   ending->completion.state = State::kRejected;
   ending->completion.answer = std::move(answer);
+  ending->completion.error_kind = info(ErrorKind::kBusy).wire_name;
+  ending->completion.error_message = reason;
   ending->completion.reason = std::move(reason);
   ending->done = [](const Status&) {};
   ending->token = std::move(token);
@@ -406,7 +425,7 @@ void DurableStore::store_ending(const EndingPtr& ending) {
     const std::string reason = fmt::format("its answer could not be stored: {}", stored.error().message);
     spdlog::error("request {}: {}", ending->fence.request_id.str(), reason);
     Completion substitute = completion_with_error(ending->fence.request_id, State::kFailed,
-                                                  Error{ErrorKind::kEngine, "the run ended, but " + reason}, reason);
+                                                  {ErrorKind::kEngine, "the run ended, but " + reason}, reason);
     substitute.times = ending->completion.times;
     substitute.records = std::move(ending->completion.records);
     ending->completion = std::move(substitute);
@@ -430,9 +449,8 @@ void DurableStore::commit_ending(const EndingPtr& ending) {
                      const Completion& completion = ending->completion;
                      const WallTime now = clock_.wall_now();
                      const Status changed =
-                         was_queued
-                             ? requests_->reject(ending->fence.request_id, ending->answer, completion.reason, now)
-                             : requests_->finish(ending->fence, completion, ending->answer, now);
+                         was_queued ? requests_->reject(ending->fence.request_id, completion, ending->answer, now)
+                                    : requests_->finish(ending->fence, completion, ending->answer, now);
                      if (!changed) return fail(changed.error());
                      return AfterCommit([this, ending, was_queued] {
                        --(was_queued ? queued_ : in_progress_);
@@ -459,28 +477,28 @@ void DurableStore::drop_answer(const EndingPtr& ending) {
 void DurableStore::abandon(const Fence& fence, std::string reason, std::function<void(Status)> done) {
   InFlight::Token token = in_flight_.enter();
   if (!token) return done(fail(closed()));
-  abandon_after(fence, std::move(reason), {}, std::move(done), std::move(token));
+  give_up(fence, std::move(reason), State::kRunning, std::move(done), std::move(token));
 }
 
-void DurableStore::abandon_after(const Fence& fence, std::string reason, std::vector<AuditRecord> records,
-                                 std::function<void(Status)> done, InFlight::Token token) {
+void DurableStore::give_up(const Fence& fence, std::string reason, State gap_from, std::function<void(Status)> done,
+                           InFlight::Token token) {
   // Used only if no attempt is left, which the row knows.
-  Error last_word{ErrorKind::kEngine,
-                  fmt::format("the run was lost: {} (attempt {}, and no other is left)", reason, fence.attempt)};
+  const Error last_word{ErrorKind::kEngine,
+                        fmt::format("the run was lost: {} (attempt {}, and no other is left)", reason, fence.attempt)};
   auto ending = std::make_shared<Ending>();
   ending->fence = fence;
-  ending->completion =
-      completion_with_error(fence.request_id, State::kInterrupted, std::move(last_word), std::move(reason));
-  ending->completion.records = std::move(records);
+  ending->completion = completion_with_error(fence.request_id, State::kInterrupted, last_word, std::move(reason));
   ending->done = std::move(done);
   ending->token = std::move(token);
-  writer_->submit({.apply = [this, ending]() -> Result<AfterCommit> {
-                     const Completion& completion = ending->completion;
-                     auto requeued =
-                         requests_->requeue(ending->fence, completion.reason, completion.records, clock_.wall_now());
-                     if (!requeued) return fail(requeued.error());
-                     if (!*requeued) return AfterCommit([this, ending] { end(ending); });
-                     return AfterCommit([this, ending] {
+  writer_->submit({.apply = [this, ending, gap_from]() -> Result<AfterCommit> {
+                     auto lost =
+                         requests_->requeue(ending->fence, ending->completion.reason, gap_from, clock_.wall_now());
+                     if (!lost) return fail(lost.error());
+                     return AfterCommit([this, ending, lost = std::move(*lost)] {
+                       if (!lost.is_queued) {
+                         ending->completion.records = lost.records;
+                         return end(ending);
+                       }
                        --in_progress_;
                        ++queued_;
                        work_arrived_ = true;
@@ -494,6 +512,9 @@ void DurableStore::abandon_after(const Fence& fence, std::string reason, std::ve
 // --- start and look-ups ---
 
 Status DurableStore::recover() {
+  // Held to the end: nothing below is refused, or left waiting, because the store is closed meanwhile.
+  const InFlight::Token token = in_flight_.enter();
+  if (!token) return fail(closed());
   if (auto swept = content_->sweep(); !swept) return swept;
   std::vector<Reader::Unfinished> unfinished;
   {
@@ -504,9 +525,12 @@ Status DurableStore::recover() {
     unfinished = std::move(*rows);
   }
   if (auto swept = sweep_answers(unfinished); !swept) return swept;
-  if (auto abandoned = abandon_all(unfinished); !abandoned) return abandoned;
+  if (auto abandoned = abandon_all(unfinished, token); !abandoned) return abandoned;
   if (auto copied = copier_->drain(); !copied) return copied;
+  return announce_work();
+}
 
+Status DurableStore::announce_work() {
   Collector announced(1);
   writer_->submit({.apply = [this, &announced]() -> Result<AfterCommit> {
                      return AfterCommit([this, &announced] {
@@ -527,7 +551,7 @@ Status DurableStore::sweep_answers(const std::vector<Reader::Unfinished>& unfini
   return {};
 }
 
-Status DurableStore::abandon_all(const std::vector<Reader::Unfinished>& unfinished) {
+Status DurableStore::abandon_all(const std::vector<Reader::Unfinished>& unfinished, const InFlight::Token& token) {
   std::vector<const Reader::Unfinished*> started;
   for (const Reader::Unfinished& request : unfinished) {
     if (request.state != State::kQueued) started.push_back(&request);
@@ -535,15 +559,11 @@ Status DurableStore::abandon_all(const std::vector<Reader::Unfinished>& unfinish
   if (started.empty()) return {};
   Collector abandoned(started.size());
   for (const Reader::Unfinished* request : started) {
-    InFlight::Token token = in_flight_.enter();
-    if (!token) return fail(closed());
-    // Also for one that was only assigned: that it runs is committed with whatever is committed next, as its records
-    // are.
-    std::vector<AuditRecord> gap = {
-        {clock_.wall_now(), audit_events::gap("the server ended; records of its last 100 ms may be missing")}};
-    abandon_after(
-        request->fence, "the server ended while it ran", std::move(gap),
-        [&abandoned](Status status) { abandoned.report(std::move(status)); }, std::move(token));
+    // A gap also in one that was only assigned: that it runs is committed with whatever is committed next, as its
+    // records are.
+    give_up(
+        request->fence, "the server ended while it ran", State::kAssigned,
+        [&abandoned](Status status) { abandoned.report(std::move(status)); }, token);
   }
   return abandoned.wait();
 }

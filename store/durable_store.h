@@ -42,7 +42,7 @@ class DurableStore final : public Store {
   void reject_if_queued(const Uuid& request_id, AnswerPtr answer, std::string reason) override;
 
   void set_work_listener(std::function<void()> listener) override;
-  void claim(std::string executor, std::function<void(Result<std::optional<Claim>>)> done) override;
+  void claim(ExecutorRef executor, std::function<void(Result<std::optional<Claim>>)> done) override;
   void mark_running(const Fence& fence, int pid) override;
   void append_audit(const Fence& fence, std::vector<AuditRecord> records) override;
   void finish(const Fence& fence, Completion completion, std::function<void(Status)> done) override;
@@ -53,9 +53,6 @@ class DurableStore final : public Store {
   Result<std::optional<RequestRow>> find(const Uuid& request_id) override;
   Result<std::vector<std::string>> audit(const Uuid& request_id) override;
   void close() override;
-
-  /// For tests, which damage what is stored.
-  Content& content_for_test() { return *content_; }
 
  private:
   struct Admitting;
@@ -82,15 +79,17 @@ class DurableStore final : public Store {
   void load_claim(const ClaimingPtr& claiming, RequestTable::Claimed claimed);
   Status fill_claim(RequestTable::Claimed& claimed);
   void pass_over(const ClaimingPtr& claiming, const Fence& fence, const Error& error);
+  void put_back(const ClaimingPtr& claiming, const Fence& fence, const Error& error);
 
   void end(EndingPtr ending);
   void store_ending(const EndingPtr& ending);
   void commit_ending(const EndingPtr& ending);
   void drop_answer(const EndingPtr& ending);
-  void abandon_after(const Fence& fence, std::string reason, std::vector<AuditRecord> records,
-                     std::function<void(Status)> done, InFlight::Token token);
+  void give_up(const Fence& fence, std::string reason, schema::State gap_from, std::function<void(Status)> done,
+               InFlight::Token token);
   Status sweep_answers(const std::vector<Reader::Unfinished>& unfinished);
-  Status abandon_all(const std::vector<Reader::Unfinished>& unfinished);
+  Status abandon_all(const std::vector<Reader::Unfinished>& unfinished, const InFlight::Token& token);
+  Status announce_work();
 
   Clock& clock_;
   DataDir data_dir_;

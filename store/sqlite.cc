@@ -18,12 +18,20 @@ constexpr int kCheckpointPages = 1000;
 // Only an operator's own shell can hold the database against us; waiting for it is better than failing.
 constexpr int kBusyTimeoutMs = 10'000;
 
-// What was written may or may not be on disk, or what is on disk is not what was written.
-bool is_io_failure(int code) {
+// To a reader it may mean no more than that descriptors ran out. To the writer: what was written may or may not be on
+// disk.
+bool is_unreachable(int code) {
   const int primary = code & 0xff;
-  return primary == SQLITE_IOERR || primary == SQLITE_CORRUPT || primary == SQLITE_NOTADB ||
-         primary == SQLITE_READONLY || primary == SQLITE_CANTOPEN;
+  return primary == SQLITE_IOERR || primary == SQLITE_CANTOPEN || primary == SQLITE_READONLY;
 }
+
+// What is on disk is not what was written.
+bool is_damaged(int code) {
+  const int primary = code & 0xff;
+  return primary == SQLITE_CORRUPT || primary == SQLITE_NOTADB;
+}
+
+bool is_out_of_memory(int code) { return (code & 0xff) == SQLITE_NOMEM || code == SQLITE_IOERR_NOMEM; }
 
 // The WAL's index is extended by a write of its own, whose ENOSPC SQLite reports as an I/O error.
 bool is_disk_full(int code) { return (code & 0xff) == SQLITE_FULL || code == SQLITE_IOERR_SHMSIZE; }
@@ -78,13 +86,15 @@ Database::~Database() {
 Status Database::failure(int code, std::string_view what) const {
   const std::string message = fmt::format("{}: {}", what, ::sqlite3_errmsg(handle_));
   if (is_disk_full(code)) return fail(ErrorKind::kBusy, "no space is left on the disk of {}", path_);
-  if (io_errors_are_fatal_ && is_io_failure(code)) {
+  if (is_out_of_memory(code)) return fail(ErrorKind::kBusy, "{}: memory ran out", path_);
+  if (io_errors_are_fatal_ && (is_unreachable(code) || is_damaged(code))) {
     spdlog::critical("{}: {} (code {}); what is durable is no longer known, so the server ends here", path_, message,
                      code);
     spdlog::default_logger()->flush();
     std::abort();
   }
   if ((code & 0xff) == SQLITE_BUSY) return fail(ErrorKind::kBusy, "{} is locked by another process", path_);
+  if (is_unreachable(code)) return fail(ErrorKind::kEnvironment, "{}: {}", path_, message);
   return fail(ErrorKind::kEngine, "{}: {}", path_, message);
 }
 

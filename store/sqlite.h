@@ -1,9 +1,10 @@
 // SQLite behind a small RAII face; sqlite.cc is the only file of ours that knows sqlite3.h.
 //
 // It promises: a statement never outlives a failure unnoticed (every step returns a Result), a cursor leaves its
-// statement reset however it is left, and a full disk is told apart from everything else (kBusy). On a writer's
-// connection that has been armed, an I/O error or a corrupt file ends the process: after a failed sync nobody can say
-// what is durable, and going on would break promises that were already made.
+// statement reset however it is left, and a full disk, want of memory and a lock of somebody else (kBusy) and a file
+// that cannot be reached (kEnvironment) are told apart from everything else (kEngine). On a writer's connection that
+// has been armed, an I/O error or a corrupt file ends the process: after a failed sync nobody can say what is durable,
+// and going on would break promises that were already made.
 //
 // A Database and its statements belong to one thread at a time. Statements and cursors must not outlive their Database.
 #pragma once

@@ -4,8 +4,10 @@
 // after the answer's content and the commit of the outcome are durable; after a kill at any moment nothing admitted is
 // missing, no request has two outcomes, and no more than its attempts were started.
 //
-// Store is thread-safe. Its functions return at once; callbacks run on the store's own threads and must not block. A
-// request's callbacks and notifications come in the order of its commits.
+// Store is thread-safe. Its functions return at once; callbacks run on the store's own threads and must not block. Once
+// the store is closed nothing is accepted any more, and the callbacks that say so run on the caller's thread, before
+// the call returns: nobody may hold a lock that a callback takes. A request's callbacks and notifications come in the
+// order of its commits.
 #pragma once
 
 #include <chrono>
@@ -64,10 +66,15 @@ struct Fence {
   auto operator<=>(const Fence&) const = default;
 };
 
+/// Whom a request is assigned to, for the audit and the status document.
+struct ExecutorRef {
+  std::string name;
+  int pid = 0;  // of the executor's process, as the host sees it
+};
+
 /// A request that was assigned to an executor, with all that it needs to run.
 struct Claim {
   Fence fence;
-  int priority = 0;
   int gpu_count = 1;
   std::chrono::milliseconds timeout{};
   uint64_t output_limit_bytes = 0;
@@ -87,14 +94,16 @@ struct AuditRecord {
 struct Completion {
   schema::State state = schema::State::kCompleted;  // terminal
   std::shared_ptr<const schema::Answer> answer;
-  std::string reason;          // for the audit record "finished"
-  std::optional<Error> error;  // of the status document, when the answer is an error
-  std::string error_kind;      // wire name of the error's kind, also for a failed instruction; empty if none
+  std::string reason;      // for the audit record "finished"
+  std::string error_kind;  // of the status document: its wire name, also for a failed instruction; empty if none
   std::string error_message;
-  std::string results_summary;  // JSON array of {"key","type","size"} for the status document
+  std::string results_summary = "[]";  // JSON array of {"key","type","size"} for the status document
   schema::OutcomeTimes times;
   std::vector<AuditRecord> records;  // of the run, not yet appended; they come before "finished"
 };
+
+/// An end whose answer is `error`, which the status document repeats. Without times and records.
+Completion completion_with_error(const Uuid& request_id, schema::State state, const Error& error, std::string reason);
 
 /// What a row says of a request.
 struct RequestRow {
@@ -153,8 +162,10 @@ class Store {
   virtual void set_work_listener(std::function<void()> listener) = 0;
 
   /// Assigns the next queued request (priority, then submission order) to `executor`, durably; nullopt when none is
-  /// queued. A request whose blobs or program can no longer be read is finished as failed (engine) and passed over.
-  virtual void claim(std::string executor, std::function<void(Result<std::optional<Claim>>)> done) = 0;
+  /// queued. A request whose blobs or program are gone or damaged is finished as failed (engine) and passed over. When
+  /// memory, descriptors or disk run short, the request is queued as before, no attempt is used up, and `done` gets the
+  /// error: try again later.
+  virtual void claim(ExecutorRef executor, std::function<void(Result<std::optional<Claim>>)> done) = 0;
 
   /// assigned → running. Not waited for: it shares the next commit. `pid` is the runtime's, as the host sees it.
   virtual void mark_running(const Fence& fence, int pid) = 0;
@@ -166,7 +177,7 @@ class Store {
   virtual void finish(const Fence& fence, Completion completion, std::function<void(Status)> done) = 0;
 
   /// Its executor or server died under it: queued again if attempts are left, else interrupted with an engine error
-  /// that says `reason`.
+  /// that says `reason`. If it was running, its audit gets a `gap` record first.
   virtual void abandon(const Fence& fence, std::string reason, std::function<void(Status)> done) = 0;
 
   // --- start and look-ups ---
@@ -185,7 +196,7 @@ class Store {
 };
 
 /// Opens or creates the data directory (mode 0700) and takes its lock; kEnvironment with one clear line if it cannot be
-/// written or another server holds it.
+/// written, is a directory of something else, or another server holds it.
 Result<std::unique_ptr<Store>> open_store(const StoreConfig& config, Clock& clock);
 
 }  // namespace kcoral::store

@@ -40,7 +40,7 @@ class Watches {
     std::thread::id firing;  // the default id while it waits
   };
 
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::condition_variable fired_;
   std::map<Id, Watch> watches_;                           // guarded by mutex_
   std::unordered_map<Uuid, std::vector<Id>> by_request_;  // guarded by mutex_; only those that wait

@@ -2,21 +2,15 @@
 
 #include <pthread.h>
 
-#include <chrono>
-
 #include "base/log.h"
 #include "schema/limits.h"
 
 namespace kcoral::store {
 namespace {
 
-using namespace std::chrono_literals;
-
 // A batch ends here so that whoever came first does not wait for everybody (ARCHITECTURE.md, "Data").
 constexpr size_t kBatchOperationsMax = 64;
 constexpr size_t kBatchBytesMax = limits::kMiB;
-// Well below the 100 ms of single instructions' records that a crash may cost (contract section 9).
-constexpr auto kRelaxedDelay = 50ms;
 
 }  // namespace
 
@@ -77,7 +71,7 @@ void Writer::run() {
 std::vector<Writer::Operation> Writer::next_batch() {
   std::unique_lock lock(mutex_);
   wakeup_.wait(lock, [this] { return !waiting_.empty() || closing_; });
-  wakeup_.wait_for(lock, kRelaxedDelay, [this] { return urgent_ > 0 || closing_; });
+  wakeup_.wait_for(lock, limits::kRecordsDelayStore, [this] { return urgent_ > 0 || closing_; });
 
   std::vector<Operation> batch;
   size_t bytes = 0;

@@ -36,7 +36,7 @@ class Writer {
     size_t bytes = 0;  // what it writes beyond a few hundred bytes
   };
 
-  /// kRelaxed: shares the next commit that somebody waits for, or gets its own after kRelaxedDelay.
+  /// kRelaxed: shares the next commit that somebody waits for, or gets its own after limits::kRecordsDelayStore.
   enum class Urgency { kNow, kRelaxed };
 
   /// `after_batch` runs after the callbacks of each batch.

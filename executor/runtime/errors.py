@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, Callable, Iterator, Optional
 
 MESSAGE_BYTES_MAX = 16 * 1024  # schema/limits.h, kErrorMessageBytesMax
-TRACEBACK_BYTES_MAX = 8192  # contract section 6; the end is kept
+TRACEBACK_BYTES_MAX = 8192  # schema/limits.h, kTracebackBytesMax; the end is kept
 
 _CHAIN_MAX = 16  # exceptions shown of a chain of causes: the last ones
 _GROUP_MAX = 15  # exceptions shown of a group, as Python's own traceback does

@@ -39,8 +39,8 @@ from jsontext import quote
 from memory import RETURNED_BYTES_MAX, TooLarge, Writer
 from values import Unencodable, ValueDocument
 
-PATH_BYTES_MAX = 4096
-COMPONENT_BYTES_MAX = 255
+PATH_BYTES_MAX = 4096  # schema/limits.h, kPathBytesMax
+COMPONENT_BYTES_MAX = 255  # schema/limits.h, kPathComponentBytesMax
 _COPY_BYTES = 1 << 20
 _DIRECTORY = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC
 # A pipe must not block whoever opens it.

@@ -49,8 +49,8 @@ _SOL_SOCKET = 1
 _SCM_RIGHTS = 1
 _IOLBF = 1
 
-PACKET_BYTES_MAX = 64 * 1024
-PACKET_FDS_MAX = 64
+PACKET_BYTES_MAX = 64 * 1024  # schema/limits.h, kFrameBytesMax
+PACKET_FDS_MAX = 64  # schema/limits.h, kFrameFdsMax
 
 
 class _Iovec(ctypes.Structure):

@@ -27,6 +27,7 @@ from runtime import run
 
 _REHEARSAL_SECONDS = 10.0
 _RUNTIME_BROKE = 70  # EX_SOFTWARE
+_FAULT_CHARACTERS_MAX = 1000
 
 
 class Process:
@@ -92,15 +93,20 @@ class Zygote:
 
     def _take(self, frame: Frame) -> None:
         try:
-            if frame.type == "prepare" and len(frame.fds) == 3:
-                self._prepare(frame)
+            if frame.type != "prepare":
+                raise ValueError("the executor sent a frame of the unknown type " + frame.type)
+            self._prepare(frame)
         finally:
             frame.close()
 
     def _prepare(self, frame: Frame) -> None:
-        id = frame.fields["id"]
+        id, devices = frame.fields["id"], frame.fields.get("devices")
+        if len(frame.fds) != 3 or type(devices) is not list:
+            fault = "a prepare with %d descriptors and the devices %r" % (len(frame.fds), devices)
+            self._channel.send("prepare_failed", {"id": id, "message": fault[:_FAULT_CHARACTERS_MAX]})
+            return
         try:
-            processes = self._start(id, frame.fds, frame.fields.get("devices", []))
+            processes = self._start(id, frame.fds, devices)
         except (OSError, Refused) as error:
             self._channel.send("prepare_failed", {"id": id, "message": str(error)})
             return
@@ -113,6 +119,7 @@ class Zygote:
     def _start(self, id: Any, fds: list[int], devices: list[Any]) -> list[Process]:
         """kcoral-init and the runtime of a fresh pid namespace. Raises OSError or Refused, leaving no process."""
         started: list[tuple[str, int]] = []
+        processes: list[Process] = []
         try:
             self._namespaces.new_pid_namespace()
             try:
@@ -123,11 +130,15 @@ class Zygote:
                 started.append(("runtime", runtime))
             finally:
                 self._namespaces.own_pid_namespace()
-            return [Process(id, name, pid) for name, pid in started]
+            for name, pid in started:
+                processes.append(Process(id, name, pid))
+            return processes
         except (OSError, Refused):
             for _, pid in started:
                 _kill(pid)
                 os.waitpid(pid, 0)
+            for process in processes:
+                os.close(process.pidfd)
             raise
 
     def _become_runtime(self, fds: list[int], devices: list[Any]) -> NoReturn:

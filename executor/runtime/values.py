@@ -21,7 +21,7 @@ from errors import message_of, name_of
 from jsontext import AnyDigits, quote
 from memory import RETURNED_BYTES_MAX, TooLarge, Writer
 
-DEPTH_MAX = 128  # contract section 4: nesting at most 128 deep
+DEPTH_MAX = 128  # schema/limits.h, kValueDepthMax
 PARTS_MAX = 65536  # schema/limits.h, kPartsMax
 _PIECES_FLUSHED = 1 << 16
 

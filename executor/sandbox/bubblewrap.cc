@@ -5,11 +5,12 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string_view>
 #include <system_error>
+
+#include "executor/search_path.h"
 
 namespace kcoral::executor {
 namespace {
@@ -229,13 +230,8 @@ Result<std::vector<SlotFile>> load_slot_files(const InstallPaths& paths) {
 
 Result<std::string> find_bubblewrap() {
   if (::access("/usr/bin/bwrap", X_OK) == 0) return std::string("/usr/bin/bwrap");
-  const char* search_path = std::getenv("PATH");
-  std::string_view rest = search_path != nullptr ? search_path : "";
-  while (!rest.empty()) {
-    const size_t end = std::min(rest.find(':'), rest.size());
-    const std::string candidate = std::string(rest.substr(0, end)) + "/bwrap";
-    if (candidate.starts_with('/') && ::access(candidate.c_str(), X_OK) == 0) return candidate;
-    rest.remove_prefix(std::min(end + 1, rest.size()));
+  for (const std::string& candidate : files_on_path("bwrap")) {
+    if (::access(candidate.c_str(), X_OK) == 0) return candidate;
   }
   return fail(ErrorKind::kEnvironment, "bubblewrap is not installed (Debian: apt install bubblewrap)");
 }

@@ -10,13 +10,13 @@
  *
  *   kcoral-init zygote -- COMMAND ARGS...
  *     Makes the user, mount, pid and ipc namespaces in which a slot's zygote lives, as an unprivileged user, and
- * executes COMMAND as pid 1 of that pid namespace with CAP_SYS_ADMIN (over these namespaces, not over the host) and no
- * other capability. This happens before COMMAND exists because making a user namespace needs a single-threaded process,
- * and an interpreter that imports NumPy is none. The outer process waits, passes on COMMAND's exit status (128 + signal
- *     when it was killed) and dies with it, as it does with us.
+ *     executes COMMAND as pid 1 of that pid namespace with CAP_SYS_ADMIN (over these namespaces, not over the host) and
+ *     no other capability. This happens before COMMAND exists because making a user namespace needs a single-threaded
+ *     process, and an interpreter that imports NumPy is none. The outer process waits, passes on COMMAND's exit status
+ *     (128 + signal when it was killed) and dies with it, as it does with us.
  *
  * When the kernel refuses something, one line on standard error says what, and the exit status is kRefused: the
- * environment is at fault, and trying again will not help.
+ * environment is at fault, and unless the line tells of a shortage trying again will not help.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -66,6 +66,8 @@ static void no_new_privileges(void) {
 }
 
 static _Noreturn void exist_as_init(void) {
+  /* The file is called "init" inside a slot: on the host this says whose. */
+  prctl(PR_SET_NAME, "kcoral-init");
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   no_new_privileges();
   keep_capabilities(0);

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "executor/frame_fields.h"
-#include "executor/outcome_frames.h"
 #include "executor/pidfd.h"
 #include "schema/limits.h"
 
@@ -22,8 +21,6 @@ using schema::Outcome;
 // A process closes its descriptors just before it ends; what closes its socket and lives on for longer than this is a
 // program that closed what is not its own.
 constexpr auto kClosedWait = std::chrono::seconds(2);
-// A runtime reads a grant before it asks for the next lease; one that does not read would fill our memory.
-constexpr size_t kQueuedFramesMax = 1024;
 
 /// The bounds that were applied at admission are the server's; here every program that got that far is accepted.
 schema::ProgramBounds any_bounds() {
@@ -65,7 +62,7 @@ ProgramRun::ProgramRun(EventLoop& loop, uint64_t id, RunRequest request, schema:
       program_(std::move(program)),
       handlers_(std::move(handlers)),
       assigned_at_(loop.clock().now()),
-      records_(loop, request_.request_id, [this](const nlohmann::json& frame) { handlers_.send(frame, {}); }),
+      records_(loop, request_.run, [this](const nlohmann::json& frame) { handlers_.send(frame, {}); }),
       conversation_(program_, loop.clock(), [this](const nlohmann::ordered_json& record) { records_.add(record); }) {}
 
 ProgramRun::~ProgramRun() {
@@ -151,7 +148,11 @@ void ProgramRun::forward_blobs() {
 void ProgramRun::on_runtime_frame(Frame frame) {
   if (is_decided()) return;
   auto meaning = conversation_.take(std::move(frame));
-  if (!meaning) return fail_run(InstructionErrorKind::kEngine, meaning.error().message);
+  if (!meaning) {
+    const bool environment = meaning.error().kind == ErrorKind::kEnvironment;
+    return fail_run(environment ? InstructionErrorKind::kUnavailable : InstructionErrorKind::kEngine,
+                    meaning.error().message);
+  }
   switch (*meaning) {
     case RuntimeConversation::Meaning::kProgress:
     case RuntimeConversation::Meaning::kLeaseRelease:
@@ -160,7 +161,8 @@ void ProgramRun::on_runtime_frame(Frame frame) {
       is_ready_ = true;
       return send_program();
     case RuntimeConversation::Meaning::kLeaseRequest:
-      if (runtime_channel_->queued_frames() > kQueuedFramesMax) {
+      // A runtime reads a grant before it asks for the next lease; one that does not read would fill our memory.
+      if (runtime_channel_->queued_frames() > limits::kFramesQueuedMax) {
         return fail_run(InstructionErrorKind::kEngine, "the runtime does not read what it asks for");
       }
       // Without devices there is nothing to wait for: granted at once, and no time counts as waiting or holding.
@@ -177,7 +179,9 @@ void ProgramRun::send_program() {
   program_sent_ = true;
   runtime_channel_->send({{"type", "program"}, {"blobs", request_.blob_count}}, {request_.program});
   forward_blobs();
-  handlers_.send({{"type", "running"}, {"request_id", request_.request_id.str()}, {"pid", runtime_host_pid()}}, {});
+  nlohmann::json running = frame_about(request_.run, "running");
+  running["pid"] = runtime_host_pid();
+  handlers_.send(running, {});
 }
 
 int ProgramRun::runtime_host_pid() const {
@@ -246,8 +250,7 @@ void ProgramRun::answer() {
   verdict.ending = verdict.error ? Outcome::Ending::kFailed : Outcome::Ending::kCompleted;
   verdict_ = std::move(verdict);
   // Complete at this moment: whatever the program left running neither delays nor changes it.
-  send_outcome();
-  end_processes();
+  if (send_outcome()) end_processes();
 }
 
 void ProgramRun::decide(Verdict verdict) {
@@ -281,7 +284,7 @@ void ProgramRun::finish_if_gone() {
   if (kill_timer_) loop_.cancel(*kill_timer_);
   kill_timer_.reset();
   if (!verdict_) verdict_ = verdict_on_death();
-  if (!outcome_sent_) send_outcome();
+  if (!outcome_sent_ && !send_outcome()) return;
   if (runtime_status_) {
     records_.add(
         {{"event", "process_exited"}, {runtime_status_->by_signal ? "signal" : "code", runtime_status_->number}});
@@ -302,7 +305,7 @@ void ProgramRun::on_kill_wait_over() {
   } else {
     verdict_->message += note;
   }
-  if (!outcome_sent_) send_outcome();
+  if (!outcome_sent_ && !send_outcome()) return;
   records_.flush();
   handlers_.on_done(Aftermath::kQuarantine);
 }
@@ -319,13 +322,24 @@ ProgramRun::Verdict ProgramRun::verdict_on_death() const {
   return {Outcome::Ending::kFailed, conversation_.error_here(InstructionErrorKind::kRuntime, message), {}};
 }
 
-void ProgramRun::send_outcome() {
+bool ProgramRun::send_outcome() {
   outcome_sent_ = true;
   if (deadline_timer_) loop_.cancel(*deadline_timer_);
   deadline_timer_.reset();
+  auto frames = encode_outcome();
+  records_.flush();
+  if (!frames) {
+    is_done_ = true;
+    handlers_.on_broken("a program's outcome could not be passed on: " + frames.error().message);
+    return false;
+  }
+  for (EncodedFrame& frame : *frames) handlers_.send(frame.body, std::move(frame.fds));
+  return true;
+}
+
+Result<std::vector<EncodedFrame>> ProgramRun::encode_outcome() {
   out_->read_what_is_there();
   err_->read_what_is_there();
-
   Outcome outcome;
   outcome.ending = verdict_->ending;
   outcome.error = verdict_->error;
@@ -341,13 +355,9 @@ void ProgramRun::send_outcome() {
   outcome.stdout_truncated = out_->is_truncated();
   outcome.stderr_truncated = err_->is_truncated();
   outcome.elapsed_ms = to_ms(loop_.clock().now() - assigned_at_);
-
-  records_.flush();
   auto report = make_report(outcome, std::move(summary));
-  auto frames = report ? encode_report(request_.request_id, *report)
-                       : Result<std::vector<EncodedFrame>>(tl::unexpected<Error>(report.error()));
-  KCORAL_CHECK(frames.has_value());  // fails only without memory or descriptors; the executor is then replaced
-  for (EncodedFrame& frame : *frames) handlers_.send(frame.body, std::move(frame.fds));
+  if (!report) return fail(report.error());
+  return encode_report(request_.run, *report);
 }
 
 }  // namespace kcoral::executor

@@ -1,12 +1,13 @@
 // One program's run: from its assignment to the moment when nothing of it is left.
 //
 // It promises: exactly one outcome is sent, then `on_done` once; between the two only what the processes left behind is
-// cleaned away. An answer (the runtime completed, or an instruction failed) goes out at once; every other ending
+// cleaned away. Where the outcome itself cannot be made (no memory, no descriptors), `on_broken` comes instead, and
+// nothing after it. An answer (the runtime completed, or an instruction failed) goes out at once; every other ending
 // (deadline, cancel, a runtime that died or said what it must not) goes out when the program's processes are gone, or
 // after limits::kKillWait without that, and then says so. The first ending wins.
 //
 // A program's processes are ended through the pidfd of its kcoral-init and in no other way.
-// Belongs to its loop's thread. `on_done` may destroy it only after returning to the loop.
+// Belongs to its loop's thread. `on_done` and `on_broken` may destroy it only after returning to the loop.
 #pragma once
 
 #include <functional>
@@ -16,8 +17,9 @@
 #include <vector>
 
 #include "base/event_loop.h"
-#include "base/uuid.h"
 #include "executor/frame_channel.h"
+#include "executor/outcome_frames.h"
+#include "executor/run_id.h"
 #include "executor/supervisor/output_capture.h"
 #include "executor/supervisor/run_records.h"
 #include "executor/supervisor/runtime_conversation.h"
@@ -27,7 +29,7 @@
 namespace kcoral::executor {
 
 struct RunRequest {
-  Uuid request_id;
+  RunId run;
   std::chrono::milliseconds timeout{};
   uint64_t output_limit_bytes = 0;
   std::vector<int> devices;  // none on a CPU server
@@ -41,6 +43,7 @@ class ProgramRun {
   struct Handlers {
     std::function<void(const nlohmann::json& body, std::vector<OutgoingFd> fds)> send;  // to the server
     std::function<void(Aftermath aftermath)> on_done;
+    std::function<void(std::string reason)> on_broken;
   };
 
   /// Asks `slot` for a runtime under the number `id`; the caller passes on what the slot says about it. The deadline
@@ -52,9 +55,9 @@ class ProgramRun {
   ProgramRun& operator=(const ProgramRun&) = delete;
 
   uint64_t id() const { return id_; }
-  const Uuid& request_id() const { return request_.request_id; }
+  const RunId& run_id() const { return request_.run; }
 
-  /// A `blobs` frame of the server.
+  /// A `blobs` frame of the server, about this run.
   Status add_blobs(Frame frame);
   void cancel();
   void on_prepared(UniqueFd init, UniqueFd runtime);
@@ -89,7 +92,9 @@ class ProgramRun {
   void finish_if_gone();
   Verdict verdict_on_death() const;
   std::string place() const;
-  void send_outcome();
+  Result<std::vector<EncodedFrame>> encode_outcome();
+  /// False when it could not be made: then `on_broken` was called, and this run does nothing more.
+  bool send_outcome();
   void forward_blobs();
   int runtime_host_pid() const;
 

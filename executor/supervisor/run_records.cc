@@ -7,14 +7,12 @@ namespace {
 
 using nlohmann::json;
 
-constexpr auto kCollectFor = std::chrono::milliseconds(50);
 // Of one frame; what is left over is for the frame's own fields. One record is far smaller (ids are bounded).
 constexpr size_t kCollectedBytesMax = limits::kFrameBytesMax - 4 * limits::kKiB;
 
 }  // namespace
 
-RunRecords::RunRecords(EventLoop& loop, const Uuid& request_id, Send send)
-    : loop_(loop), request_id_(request_id), send_(std::move(send)) {}
+RunRecords::RunRecords(EventLoop& loop, const RunId& run, Send send) : loop_(loop), run_(run), send_(std::move(send)) {}
 
 RunRecords::~RunRecords() {
   if (timer_) loop_.cancel(*timer_);
@@ -29,7 +27,7 @@ void RunRecords::add(const nlohmann::ordered_json& record) {
   collected_.push_back(std::move(entry));
   collected_bytes_ += entry_bytes;
   if (!timer_) {
-    timer_ = loop_.run_after(kCollectFor, [this] {
+    timer_ = loop_.run_after(limits::kRecordsDelayExecutor, [this] {
       timer_.reset();
       flush();
     });
@@ -42,7 +40,9 @@ void RunRecords::flush() {
     timer_.reset();
   }
   if (collected_.empty()) return;
-  send_({{"type", "records"}, {"request_id", request_id_.str()}, {"records", std::move(collected_)}});
+  json frame = frame_about(run_, "records");
+  frame["records"] = std::move(collected_);
+  send_(frame);
   collected_ = json::array();
   collected_bytes_ = 0;
 }

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "base/event_loop.h"
-#include "base/uuid.h"
+#include "executor/run_id.h"
 
 namespace kcoral::executor {
 
@@ -16,20 +16,20 @@ class RunRecords {
  public:
   using Send = std::function<void(const nlohmann::json& frame)>;
 
-  RunRecords(EventLoop& loop, const Uuid& request_id, Send send);
+  RunRecords(EventLoop& loop, const RunId& run, Send send);
   ~RunRecords();
   RunRecords(const RunRecords&) = delete;
   RunRecords& operator=(const RunRecords&) = delete;
 
-  /// `record`: an object with "event" and its fields. Stamped now, sent within 100 ms (contract section 9: no more than
-  /// that may be missing after a crash).
+  /// `record`: an object with "event" and its fields. Stamped now, sent within
+  /// limits::kRecordsDelayExecutor.
   void add(const nlohmann::ordered_json& record);
   /// Sends what was collected, now.
   void flush();
 
  private:
   EventLoop& loop_;
-  Uuid request_id_;
+  RunId run_;
   Send send_;
   nlohmann::json collected_ = nlohmann::json::array();
   size_t collected_bytes_ = 0;

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/memfd.h"
 #include "executor/frame_fields.h"
+#include "schema/fields.h"
 #include "schema/json_reader.h"
 #include "schema/limits.h"
 
@@ -16,8 +16,6 @@ namespace {
 using schema::InstructionErrorKind;
 using schema::JsonReader;
 
-// An error document: its message and traceback are cut when they are rendered, but not read without bound.
-constexpr uint64_t kErrorDocumentBytesMax = limits::kMiB;
 // Around the value itself: "value", "parts" and the lists in it.
 constexpr int kDocumentDepthMax = limits::kValueDepthMax * 2 + 8;
 
@@ -26,14 +24,19 @@ bool is_return(const schema::Instruction& instruction) {
          std::holds_alternative<schema::ReturnPath>(instruction.operation);
 }
 
-/// Bytes of the largest of `fds`.
-uint64_t largest_of(const std::vector<UniqueFd>& fds) {
-  uint64_t largest = 0;
+/// Bytes of all of `fds`; what is no file counts nothing.
+uint64_t total_bytes(const std::vector<UniqueFd>& fds) {
+  uint64_t total = 0;
   for (const UniqueFd& fd : fds) {
     struct stat status;
-    if (::fstat(fd.get(), &status) == 0) largest = std::max(largest, static_cast<uint64_t>(status.st_size));
+    if (::fstat(fd.get(), &status) == 0) total += static_cast<uint64_t>(status.st_size);
   }
-  return largest;
+  return total;
+}
+
+tl::unexpected<Error> too_many_parts() {
+  return fail(ErrorKind::kResponseTooLarge, "a program can return at most {} parts (bytes, tensors and files) in all",
+              limits::kPartsMax);
 }
 
 struct ValueDocument {
@@ -45,13 +48,13 @@ Result<uint64_t> read_offset(JsonReader& reader) {
   auto text = reader.read_number_text();
   if (!text) return fail(text.error());
   const auto number = schema::integer_from(*text);
-  if (!number || *number < 0) return fail(ErrorKind::kEngine, "\"{}\" is no offset or length", *text);
+  if (!number || *number < 0) return fail(ErrorKind::kEngine, "{} is no offset or length", schema::quote_short(*text));
   return static_cast<uint64_t>(*number);
 }
 
 Status read_pieces(JsonReader& reader, std::vector<std::pair<uint64_t, uint64_t>>& pieces) {
   return reader.read_array([&](size_t index) -> Status {
-    if (index >= limits::kPartsMax) return fail(ErrorKind::kEngine, "more than {} parts", limits::kPartsMax);
+    if (index >= limits::kPartsMax) return too_many_parts();
     std::vector<uint64_t> numbers;
     auto read = reader.read_array([&](size_t position) -> Status {
       if (position >= 2) return fail(ErrorKind::kEngine, "a part is [offset, length]");
@@ -73,7 +76,7 @@ Result<ValueDocument> parse_value_document(std::string_view text) {
   ValueDocument document;
   auto read = reader.read_object([&](const std::string& key) -> Status {
     if (key == "parts") return read_pieces(reader, document.pieces);
-    if (key != "value") return fail(ErrorKind::kEngine, "a value document has no \"{}\"", key);
+    if (key != "value") return fail(ErrorKind::kEngine, "a value document has no {}", schema::quote_short(key));
     auto value = reader.read_verbatim();
     if (!value) return fail(value.error());
     document.value = *value;
@@ -107,7 +110,7 @@ RuntimeConversation::RuntimeConversation(const schema::Program& program, Clock& 
 Result<RuntimeConversation::Meaning> RuntimeConversation::take(Frame frame) {
   const std::string type = frame.type();
   const auto out_of_order = [&] {
-    return fail(ErrorKind::kEngine, "the runtime sent \"{}\" out of order", type.substr(0, 64));
+    return fail(ErrorKind::kEngine, "the runtime sent {} out of order", schema::quote_short(type));
   };
   const auto progress = [](Status status) -> Result<Meaning> {
     if (!status) return fail(status.error());
@@ -119,7 +122,8 @@ Result<RuntimeConversation::Meaning> RuntimeConversation::take(Frame frame) {
     if (type == "ready") return Meaning::kReady;
     auto message = string_field(frame.body, "message");
     if (!message) return fail(message.error());
-    return fail(ErrorKind::kEnvironment, "the program's sandbox could not be set up: {}", *message);
+    return fail(ErrorKind::kEnvironment, "the program's sandbox could not be set up: {}",
+                message->substr(0, limits::kShownBytesMax));
   }
   if (!ready_) return out_of_order();
   if (type == "started") return progress(take_started(frame));
@@ -133,13 +137,11 @@ Result<RuntimeConversation::Meaning> RuntimeConversation::take(Frame frame) {
   if (auto here = check_here(frame); !here) return fail(here.error());
   if (type == "finished") return progress(take_finished(frame));
   if (type == "returned") {
+    auto taken = take_returned(std::move(frame));
+    if (taken || taken.error().kind != ErrorKind::kResponseTooLarge) return progress(std::move(taken));
     // An honest program may do this: its own error, not ours.
-    if (const uint64_t bytes = largest_of(frame.fds); bytes > limits::kReturnedBytesMax) {
-      fail_here(InstructionErrorKind::kSerialization,
-                fmt::format("the value has {} bytes; at most {} can be returned", bytes, limits::kReturnedBytesMax));
-      return Meaning::kOver;
-    }
-    return progress(take_returned(std::move(frame)));
+    fail_here(InstructionErrorKind::kSerialization, std::move(taken.error().message));
+    return Meaning::kOver;
   }
   if (type == "failed") {
     if (auto taken = take_failed(std::move(frame)); !taken) return fail(taken.error());
@@ -151,15 +153,15 @@ Result<RuntimeConversation::Meaning> RuntimeConversation::take(Frame frame) {
     lease_held_ = wanted;
     return wanted ? Meaning::kLeaseRequest : Meaning::kLeaseRelease;
   }
-  return fail(ErrorKind::kEngine, "the runtime sent a frame of the unknown type \"{}\"", type.substr(0, 64));
+  return fail(ErrorKind::kEngine, "the runtime sent a frame of the unknown type {}", schema::quote_short(type));
 }
 
 Status RuntimeConversation::check_here(const Frame& frame) const {
   auto index = unsigned_field(frame.body, "index");
   if (!index) return fail(index.error());
   if (!running_ || *index != next_) {
-    return fail(ErrorKind::kEngine, "the runtime sent \"{}\" for instructions[{}], which does not run",
-                frame.type().substr(0, 64), *index);
+    return fail(ErrorKind::kEngine, "the runtime sent {} for instructions[{}], which does not run",
+                schema::quote_short(frame.type()), *index);
   }
   return {};
 }
@@ -194,16 +196,23 @@ Status RuntimeConversation::take_returned(Frame frame) {
   if (frame.fds.empty() || frame.fds.size() > 2) {
     return fail(ErrorKind::kEngine, "a returned value with {} descriptors", frame.fds.size());
   }
-  auto text_memory = SealedMemory::adopt(std::move(frame.fds[0]), limits::kReturnedBytesMax);
+  if (const uint64_t bytes = total_bytes(frame.fds); bytes > limits::kReturnedBytesMax - returned_bytes_) {
+    return fail(
+        ErrorKind::kResponseTooLarge,
+        "the value takes {} bytes, after {} that were returned before it; a program can return at most {} in all",
+        bytes, returned_bytes_, limits::kReturnedBytesMax);
+  }
+  auto text_memory = adopt_returned(std::move(frame.fds[0]));
   if (!text_memory) return fail(text_memory.error());
   auto text = (*text_memory)->view();
   if (!text) return fail(text.error());
   auto document = parse_value_document(*text);
+  if (!document && document.error().kind == ErrorKind::kResponseTooLarge) return fail(document.error());
   if (!document) return fail(ErrorKind::kEngine, "a malformed value document: {}", document.error().message);
 
   std::shared_ptr<const SealedMemory> data;
   if (frame.fds.size() == 2) {
-    auto adopted = SealedMemory::adopt(std::move(frame.fds[1]), limits::kReturnedBytesMax);
+    auto adopted = adopt_returned(std::move(frame.fds[1]));
     if (!adopted) return fail(adopted.error());
     data = std::move(*adopted);
   } else if (!document->pieces.empty()) {
@@ -211,9 +220,7 @@ Status RuntimeConversation::take_returned(Frame frame) {
   }
   std::vector<schema::Extent> extents;
   for (const auto& [offset, length] : document->pieces) extents.push_back({data, offset, length});
-  if (parts_.size() + extents.size() > limits::kPartsMax) {
-    return fail(ErrorKind::kEngine, "a program cannot return more than {} parts", limits::kPartsMax);
-  }
+  if (extents.size() > limits::kPartsMax - parts_.size()) return too_many_parts();
   const size_t first_part = parts_.size();
   auto wire_text = schema::wire_value(document->value, extents, parts_);
   if (!wire_text) return fail(ErrorKind::kEngine, "a malformed value: {}", wire_text.error().message);
@@ -223,12 +230,19 @@ Status RuntimeConversation::take_returned(Frame frame) {
   return {};
 }
 
+/// Counts what it takes. The size is asked again: only a sealed memfd keeps the one that was seen before.
+Result<std::shared_ptr<const SealedMemory>> RuntimeConversation::adopt_returned(UniqueFd fd) {
+  auto adopted = SealedMemory::adopt(std::move(fd), limits::kReturnedBytesMax - returned_bytes_);
+  if (adopted) returned_bytes_ += (*adopted)->size_bytes();
+  return adopted;
+}
+
 Status RuntimeConversation::take_failed(Frame frame) {
   if (value_taken_ && is_return(program_.instructions[next_])) {
     return fail(ErrorKind::kEngine, "{} failed after it had returned", describe(program_, next_));
   }
   if (frame.fds.size() != 1) return fail(ErrorKind::kEngine, "a failure with {} descriptors", frame.fds.size());
-  auto memory = SealedMemory::adopt(std::move(frame.fds[0]), kErrorDocumentBytesMax);
+  auto memory = SealedMemory::adopt(std::move(frame.fds[0]), limits::kErrorDocumentBytesMax);
   if (!memory) return fail(memory.error());
   auto text = (*memory)->view();
   if (!text) return fail(text.error());
@@ -245,14 +259,15 @@ Status RuntimeConversation::take_failed(Frame frame) {
     } else if (key == "traceback") {
       traceback = std::move(*value);
     } else {
-      return fail(ErrorKind::kEngine, "an error document has no \"{}\"", key);
+      return fail(ErrorKind::kEngine, "an error document has no {}", schema::quote_short(key));
     }
     return {};
   });
   if (read) read = reader.expect_end();
   if (!read) return fail(ErrorKind::kEngine, "a malformed error document: {}", read.error().message);
   const auto kind = schema::instruction_error_kind_from(kind_name);
-  if (!kind) return fail(ErrorKind::kEngine, "an error document of the unknown kind \"{}\"", kind_name.substr(0, 64));
+  if (!kind)
+    return fail(ErrorKind::kEngine, "an error document of the unknown kind {}", schema::quote_short(kind_name));
 
   fail_here(*kind, std::move(message));
   error_->traceback = std::move(traceback);

@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/memfd.h"
 #include "executor/frame.h"
 #include "schema/outcome.h"
 #include "schema/program.h"
@@ -36,7 +37,8 @@ class RuntimeConversation {
   /// `program` outlives it.
   RuntimeConversation(const schema::Program& program, Clock& clock, AddRecord add_record);
 
-  /// kEngine: the frame is malformed or out of order. kEnvironment: the runtime could not set itself up.
+  /// kEngine: the frame is malformed or out of order. kEnvironment: the runtime could not set itself up, or what it
+  /// sent cannot be read for lack of memory.
   Result<Meaning> take(Frame frame);
 
   /// The instruction that runs, or the one that would be next (the last one when all are done).
@@ -57,7 +59,9 @@ class RuntimeConversation {
  private:
   Status take_started(const Frame& frame);
   Status take_finished(const Frame& frame);
+  /// kResponseTooLarge: the program returned more than it may.
   Status take_returned(Frame frame);
+  Result<std::shared_ptr<const SealedMemory>> adopt_returned(UniqueFd fd);
   Status take_failed(Frame frame);
   Status check_here(const Frame& frame) const;
   void fail_here(schema::InstructionErrorKind kind, std::string message);
@@ -77,6 +81,7 @@ class RuntimeConversation {
   SteadyTime started_at_{};
 
   std::optional<schema::InstructionError> error_;
+  uint64_t returned_bytes_ = 0;  // text and data of all returns
   std::vector<schema::ReturnedValue> returns_;
   std::vector<schema::Part> parts_;
   nlohmann::ordered_json summary_ = nlohmann::ordered_json::array();

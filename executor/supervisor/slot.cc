@@ -1,15 +1,16 @@
 #include "executor/supervisor/slot.h"
 
 #include <fcntl.h>
-#include <spdlog/spdlog.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
 
+#include "base/log.h"
 #include "executor/frame_fields.h"
 #include "executor/sandbox/seccomp_filter.h"
+#include "executor/shortage.h"
 #include "schema/limits.h"
 
 namespace kcoral::executor {
@@ -23,7 +24,6 @@ constexpr int kConfigFd = 4;
 constexpr int kFilterFd = 5;
 constexpr int kFirstInputFd = 10;
 
-constexpr size_t kErrorTailBytesMax = 4 * limits::kKiB;
 // Between the zygote's end and bubblewrap's, which passes on the status: no longer than it takes to end a namespace.
 constexpr auto kEndWait = std::chrono::seconds(5);
 
@@ -35,7 +35,7 @@ Result<std::shared_ptr<const SealedMemory>> make_zygote_config(const SlotConfig&
   return SealedMemory::copy_of(document.dump());
 }
 
-std::string last_lines(const std::string& text) {
+std::string without_trailing_space(const std::string& text) {
   const size_t end = text.find_last_not_of(" \n\r\t");
   return end == std::string::npos ? "" : text.substr(0, end + 1);
 }
@@ -104,7 +104,7 @@ Status Slot::watch_process(UniqueFd socket, UniqueFd error_output) {
   timer_ = loop_.run_after(limits::kSlotStart, [this] {
     timer_.reset();
     lose(fmt::format("the zygote was not ready within {} s{}", limits::kSlotStart.count(),
-                     error_tail_.empty() ? "" : ": " + last_lines(error_tail_)),
+                     error_tail_.empty() ? "" : ": " + without_trailing_space(error_tail_)),
          /*permanent=*/false);
   });
   return {};
@@ -195,12 +195,12 @@ void Slot::read_error_output() {
     }
     const std::string_view text(buffer.data(), static_cast<size_t>(size));
     error_tail_.append(text);
-    if (error_tail_.size() > kErrorTailBytesMax) error_tail_.erase(0, error_tail_.size() - kErrorTailBytesMax);
+    if (error_tail_.size() > limits::kShownBytesMax) error_tail_.erase(0, error_tail_.size() - limits::kShownBytesMax);
     error_line_.append(text);
     for (size_t end; (end = error_line_.find('\n')) != std::string::npos; error_line_.erase(0, end + 1)) {
       spdlog::info("slot: {}", std::string_view(error_line_).substr(0, end));
     }
-    if (error_line_.size() > kErrorTailBytesMax) error_line_.clear();
+    if (error_line_.size() > limits::kShownBytesMax) error_line_.clear();
   }
 }
 
@@ -211,7 +211,8 @@ void Slot::on_ending(std::string reason) {
   if (timer_) loop_.cancel(*timer_);
   timer_ = loop_.run_after(kEndWait, [this] {
     timer_.reset();
-    lose(ending_reason_.empty() ? "the zygote closed its socket" : ending_reason_, failed_by_itself_);
+    lose(ending_reason_.empty() ? "the zygote closed its socket" : ending_reason_,
+         failed_by_itself_ && !tells_of_shortage(ending_reason_));
   });
 }
 
@@ -228,10 +229,13 @@ void Slot::on_process_ended() {
   if (reason.empty()) {
     reason = is_ready_ ? "the zygote ended" : "the slot could not be set up";
     reason += fmt::format(" ({})", describe(*status));
-    if (!error_tail_.empty()) reason += ": " + last_lines(error_tail_);
+    if (!error_tail_.empty()) reason += ": " + without_trailing_space(error_tail_);
   }
-  // A slot that ends by itself before it was ready will do so again; one that was killed may have been unlucky.
-  lose(std::move(reason), failed_by_itself_ || (!is_ready_ && !status->by_signal && status->number < 128));
+  // A slot that ends by itself before it was ready will do so again, unless something ran short; one that was killed
+  // may have been unlucky.
+  const bool ended_by_itself = failed_by_itself_ || (!is_ready_ && !status->by_signal && status->number < 128);
+  const bool permanent = ended_by_itself && !tells_of_shortage(reason);
+  lose(std::move(reason), permanent);
 }
 
 void Slot::lose(std::string reason, bool permanent) {

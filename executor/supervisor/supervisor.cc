@@ -2,15 +2,15 @@
 
 #include <fcntl.h>
 #include <grp.h>
-#include <spdlog/spdlog.h>
 #include <sys/file.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 #include <limits>
 
+#include "base/log.h"
 #include "executor/frame_fields.h"
+#include "executor/shortage.h"
 #include "schema/limits.h"
 
 namespace kcoral::executor {
@@ -51,9 +51,9 @@ Result<SlotConfig> slot_config_from(const nlohmann::json& body) {
 Result<RunRequest> run_request_from(Frame frame) {
   if (frame.fds.size() != 1) return fail(ErrorKind::kEngine, "a run with {} descriptors", frame.fds.size());
   RunRequest request;
-  auto id = uuid_field(frame.body, "request_id");
-  if (!id) return fail(id.error());
-  request.request_id = *id;
+  auto run = run_id_from(frame.body);
+  if (!run) return fail(run.error());
+  request.run = *run;
   auto timeout_ms = unsigned_field(frame.body, "timeout_ms", uint64_t{1} << 40);
   if (!timeout_ms) return fail(timeout_ms.error());
   request.timeout = std::chrono::milliseconds(*timeout_ms);
@@ -100,11 +100,9 @@ void Supervisor::on_frame(Frame frame) {
   if (is_broken_) return;
   const std::string type = frame.type();
   const auto taken = take_frame(std::move(frame));
-  if (!taken) {
-    break_off(
-        type == "configure" ? taken.error().message : fmt::format("frame \"{}\": {}", type, taken.error().message),
-        taken.error().kind == ErrorKind::kEnvironment);
-  }
+  if (taken) return;
+  if (type == "configure") return give_up(taken.error());
+  break_off(fmt::format("frame \"{}\": {}", type, taken.error().message), /*permanent=*/false);
 }
 
 Status Supervisor::take_frame(Frame frame) {
@@ -117,6 +115,8 @@ Status Supervisor::take_frame(Frame frame) {
 }
 
 // --- setting up ---
+
+void Supervisor::give_up(const Error& error) { break_off(error.message, is_permanent(error)); }
 
 Status Supervisor::configure(const Frame& frame) {
   if (config_) return fail(ErrorKind::kEngine, "an executor is configured once");
@@ -140,9 +140,7 @@ Status Supervisor::open_lock(const std::string& path) {
 
 void Supervisor::take_lock() {
   if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK) {
-      return break_off(fmt::format("cannot lock {}: {}", lock_path_, std::strerror(errno)), /*permanent=*/true);
-    }
+    if (errno != EWOULDBLOCK) return give_up(fail_errno("lock", lock_path_).value());
     if (loop_.clock().now() - lock_wait_said_ >= kLockSayEvery) {
       lock_wait_said_ = loop_.clock().now();
       spdlog::warn("waiting for the executor of an earlier server, which still holds {}", lock_path_);
@@ -153,7 +151,7 @@ void Supervisor::take_lock() {
     });
     return;
   }
-  if (auto started = start_slot(); !started) break_off(started.error().message, /*permanent=*/true);
+  if (auto started = start_slot(); !started) give_up(started.error());
 }
 
 Status Supervisor::start_slot() {
@@ -218,6 +216,7 @@ Status Supervisor::run_program(Frame frame) {
   handlers.on_done = [this](ProgramRun::Aftermath aftermath) {
     loop_.post([this, aftermath] { on_run_done(aftermath); });
   };
+  handlers.on_broken = [this](const std::string& reason) { break_off(reason, /*permanent=*/false); };
   auto run = ProgramRun::start(loop_, *slot_, next_run_id_++, std::move(*request), std::move(handlers));
   if (!run) return fail(run.error());
   run_ = std::move(*run);
@@ -225,14 +224,16 @@ Status Supervisor::run_program(Frame frame) {
 }
 
 Status Supervisor::take_blobs(Frame frame) {
-  if (!run_) return {};  // its run is over already
+  auto run = run_id_from(frame.body);
+  if (!run) return fail(run.error());
+  if (!run_ || run_->run_id() != *run) return {};  // it is over already
   return run_->add_blobs(std::move(frame));
 }
 
 Status Supervisor::take_cancel(const Frame& frame) {
-  auto id = uuid_field(frame.body, "request_id");
-  if (!id) return fail(id.error());
-  if (run_ && run_->request_id() == *id) run_->cancel();
+  auto run = run_id_from(frame.body);
+  if (!run) return fail(run.error());
+  if (run_ && run_->run_id() == *run) run_->cancel();
   return {};
 }
 
@@ -248,7 +249,8 @@ void Supervisor::break_off(const std::string& message, bool permanent) {
   is_broken_ = true;
   spdlog::error("{}", message);
   // A frame has room for one clear message, and a slot's standard error may be long.
-  server_->send({{"type", "broken"}, {"message", message.substr(0, 8 * limits::kKiB)}, {"permanent", permanent}});
+  server_->send(
+      {{"type", "broken"}, {"message", message.substr(0, limits::kFrameMessageBytesMax)}, {"permanent", permanent}});
   server_->finish_sending(kLastWordsWait);
   loop_.stop();
 }

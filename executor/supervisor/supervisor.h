@@ -41,6 +41,8 @@ class Supervisor {
   Status take_blobs(Frame frame);
   Status take_cancel(const Frame& frame);
 
+  /// The set-up failed.
+  void give_up(const Error& error);
   Status open_lock(const std::string& path);
   void take_lock();
   Status start_slot();
@@ -49,6 +51,7 @@ class Supervisor {
   void on_ready(std::map<std::string, std::string> versions);
   void on_run_done(ProgramRun::Aftermath aftermath);
   void say_idle();
+  /// `permanent`: only for what went wrong while it was set up and would do so again.
   void break_off(const std::string& message, bool permanent);
 
   EventLoop& loop_;

@@ -3,6 +3,7 @@
 import json
 import socket
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,13 @@ import kcoral.client
 from kcoral import Client, KCoralError, MalformedAnswerError, Program, ProgramError, ServerError, TransportError
 
 ID = "11111111-2222-4333-8444-555555555555"
+# What a server says with a 503: it stops and keeps the program; it stops and did not take it; it gave up on it.
+KEPT = (
+    "the server is stopping before this request has an outcome; the request is kept and can be asked for again "
+    "with the same X-Request-ID and the same program"
+)
+STOPPING = "the server is stopping and takes no new programs"
+REJECTED = "no worker became free within 1800 seconds; nothing ran. Send the program again under a fresh X-Request-ID"
 BIG = [bytes([index]) * 100_000 for index in range(3)]
 
 
@@ -231,7 +239,65 @@ class TestRetries:
         with Client(server.url, retry_seconds=30) as client:
             assert client.execute(small_program()).completed
         assert time_passes == [7.0, 2.0]
-        assert len({request.id for request in server.requests}) == 3
+        assert len({request.id for request in server.requests}) == 1
+
+    def test_a_request_that_a_stopping_server_kept_is_not_submitted_twice(self, server, time_passes):
+        """A queued program is answered 503 when the server stops, and runs at the next start: that run is the one."""
+        queued = set()
+
+        def stop(request):
+            queued.add(request.id)
+            return error("busy", KEPT, 503, Retry_After="5")(request)
+
+        def start_again(request):
+            assert request.id in queued, "the program would run twice"
+            return outcome()(request)
+
+        server.then(stop, error("busy", STOPPING, 503, Retry_After="5"), stop, start_again)
+        with Client(server.url, retry_seconds=60) as client:
+            assert client.execute(small_program()).request_id in queued
+        assert len(queued) == 1 and time_passes == [5.0, 5.0, 5.0]
+
+    def test_a_rejected_request_is_submitted_anew(self, server, time_passes):
+        rejected = set()
+
+        def reject(request):
+            assert request.id not in rejected, "a rejected id is answered in the same way for ever"
+            rejected.add(request.id)
+            return error("busy", REJECTED, 503, Retry_After="5")(request)
+
+        server.then(reject, error("busy", STOPPING, 503), reject, outcome())
+        with Client(server.url, retry_seconds=60) as client:
+            assert client.execute(small_program()).request_id not in rejected
+        ids = [request.id for request in server.requests]
+        assert len(set(ids)) == 3 and ids[1] == ids[2]
+
+    def test_a_rejected_id_that_was_given_is_final(self, server, time_passes):
+        server.then(error("busy", REJECTED, 503, Retry_After="5"), outcome())
+        with Client(server.url, retry_seconds=60) as client, pytest.raises(ServerError, match="fresh"):
+            client.execute(small_program(), request_id=ID)
+        assert time_passes == [] and len(server.requests) == 1
+
+    @pytest.mark.parametrize(("message", "may_have_run"), [(KEPT, True), (REJECTED, False)])
+    def test_a_server_that_goes_away_after_it_was_busy(self, server, monkeypatch, time_passes, message, may_have_run):
+        """What it kept runs when it comes back, whether or not anybody is there to see."""
+
+        def go_away(seconds):
+            time_passes.append(seconds)
+            monkeypatch.setattr(client._transport, "_port", 1)  # nobody listens there
+            client._transport._idle.clear()
+
+        monkeypatch.setattr(kcoral.client, "_sleep", go_away)
+        server.then(error("busy", message, 503, Retry_After="5"))
+        with Client(server.url, retry_seconds=10) as client, pytest.raises(TransportError) as caught:
+            client.execute(small_program())
+        assert caught.value.may_have_run == may_have_run
+        assert (caught.value.request_id == server.requests[0].id) == may_have_run
+
+    def test_the_server_says_it_in_these_words(self):
+        text = (Path(__file__).parents[2] / "gateway" / "execute.cc").read_text()
+        assert text.count(kcoral.client._REJECTION) == 1 and kcoral.client._REJECTION in REJECTED
+        assert kcoral.client._REJECTION not in KEPT + STOPPING
 
     def test_patience_ends(self, server, time_passes):
         server.then(*[error("busy", "full", 503, Retry_After="7")] * 3)

@@ -51,6 +51,21 @@ def test_a_binary_that_fails_without_a_failed_test(tmp_path):
     assert count(8, report, tmp_path) == "1 1 0"
 
 
+def test_a_binary_that_is_missing(tmp_path):
+    report = tmp_path / "r.xml"
+    report.write_text(CTEST.format("notrun", '<skipped message="Unable to find executable"/>'))
+    assert count(8, report, tmp_path) == "1 1 0"
+    report.write_text(CTEST.format("notrun", '<skipped message="SKIP_RETURN_CODE=77"/>'))
+    assert count(0, report, tmp_path) == "1 0 1"
+
+
+def test_a_binary_without_tests(tmp_path):
+    report = tmp_path / "r.xml"
+    report.write_text(CTEST.format("run", ""))
+    (tmp_path / "two.xml").write_text("<testsuites/>")
+    assert count(0, report, tmp_path) == "1 1 0"
+
+
 @pytest.mark.parametrize("text", [None, "", "<testsuite", "<testsuite/>"])
 def test_a_runner_that_ran_nothing(tmp_path, text):
     report = tmp_path / "r.xml"
@@ -64,3 +79,9 @@ def test_a_runner_that_failed_without_a_failed_test(tmp_path):
     report.write_text('<testsuite><testcase name="a"/></testsuite>')
     assert count(0, report) == "1 0 0"
     assert count(2, report) == "1 1 0"
+
+
+def test_a_runner_that_skipped_all(tmp_path):
+    report = tmp_path / "r.xml"
+    report.write_text('<testsuite><testcase name="a"><skipped/></testcase></testsuite>')
+    assert count(0, report) == "0 1 1"

@@ -15,7 +15,7 @@ from typing import Any
 from ._multipart import FormBody, Part, parse_header_value, read_parts
 from ._transport import NothingRanError, Transport
 from .blob import Blob
-from .errors import KCoralError, MalformedAnswerError, ProgramError, ServerError
+from .errors import KCoralError, MalformedAnswerError, ProgramError, ServerError, TransportError
 from .program import Program
 from .result import ProgramResult, check_fields, decode_outcome, decode_server_error, parse_document
 
@@ -29,6 +29,9 @@ INLINE_TOTAL_BYTES = 256 * 1024
 # Pauses while the server cannot be reached or is busy without saying for how long.
 _RETRY_PAUSE_SECONDS = 0.1
 _RETRY_PAUSE_SECONDS_MAX = 5.0
+
+# What the message of a rejection says, and of nothing else (docs/protocol.md, section 5).
+_REJECTION = "fresh X-Request-ID"
 
 _HEALTH_FIELDS = frozenset({"status", "instance_id", "started_at", "gpu_count", "load", "target", "versions"})
 _LOAD_FIELDS = frozenset({"request_capacity", "requests_in_progress", "requests_waiting"})
@@ -53,9 +56,11 @@ class Client:
     `timeout` is how many seconds the server may be silent before the client gives up: None waits as long as the server
     takes, which bounds queueing and running itself. `tls` is the context for https URLs.
 
-    What was sent is sent again only where nothing can have run: when blobs are missing, when a kept connection had been
-    closed already, and, for at most `retry_seconds` (default 0: not at all), when the server cannot have received all
-    of it or is busy (503, 429; its Retry-After is followed).
+    What was sent is sent again only where that cannot run it twice: when blobs are missing, when a kept connection had
+    been closed already, and, for at most `retry_seconds` (default 0: not at all), when the server cannot have received
+    all of it or is busy (503, 429; its Retry-After is followed). It goes out under the same id, since a server that
+    stops is busy, too, and may keep the program for its next start. Only where the server says that it gave up on the
+    id for good is there a fresh one.
     """
 
     def __init__(
@@ -108,9 +113,10 @@ class Client:
         Options that are None take the server's defaults. `request_id` (by default a fresh UUID) is the submission's
         identity: a second submission of the same program with the same options and id attaches to the first.
 
-        Raises ServerError when the server answers with an error, a deadline that passed among them; TransportError when
-        no complete answer arrived; MalformedAnswerError when it is not as the contract says; ProgramError when a local
-        file of the program has changed.
+        Raises ServerError when the server answers with an error, a deadline that passed among them (after "busy" the
+        program may still be in the queue of a server that stopped: ask again with `request_id=error.request_id`);
+        TransportError when no complete answer arrived; MalformedAnswerError when it is not as the contract says;
+        ProgramError when a local file of the program has changed.
         """
         options = {
             "timeout_seconds": timeout_seconds,
@@ -121,18 +127,26 @@ class Client:
             "max_attempts": max_attempts,
         }
         text = program.to_json({name: value for name, value in options.items() if value is not None}).encode()
-        given_id = None if request_id is None else _canonical_uuid(request_id)
+        identity = str(uuid.uuid4()) if request_id is None else _canonical_uuid(request_id)
         patience = _Patience(self._retry_seconds)
+        may_be_queued = False
         while True:
-            # Busy may also mean that the server gave up on this very id, so another try has another.
             try:
-                return self._submit(text, program.blobs, given_id or str(uuid.uuid4()))
-            except NothingRanError:
-                if not patience.pause(None):
-                    raise
+                return self._submit(text, program.blobs, identity)
+            except NothingRanError as error:
+                if patience.pause(None):
+                    continue
+                if may_be_queued:
+                    raise TransportError(self.url, error.reason, identity, may_have_run=True) from error
+                raise
             except ServerError as error:
-                if error.http_status not in (429, 503) or not patience.pause(error.retry_after):
+                is_rejection = error.http_status == 503 and _REJECTION in error.message
+                final = error.http_status not in (429, 503) or (is_rejection and request_id is not None)
+                if final or not patience.pause(error.retry_after):
                     raise
+                if is_rejection:
+                    identity = str(uuid.uuid4())
+                may_be_queued = not is_rejection and (may_be_queued or error.http_status == 503)
 
     def health(self) -> dict[str, Any]:
         """The server's health document. Raises as `execute` does."""

@@ -64,6 +64,27 @@ TEST_F(EventLoopTest, CallbacksMayUnwatchEachOther) {
   EXPECT_EQ(calls, 1);
 }
 
+TEST_F(EventLoopTest, AnEventOfAClosedDescriptorNeverReachesTheNextOneWithItsNumber) {
+  UniqueFd first(::eventfd(1, EFD_CLOEXEC));
+  UniqueFd second(::eventfd(1, EFD_CLOEXEC));
+  bool reached = false;
+  // Whichever comes first closes the other and watches a silent descriptor that gets the same number.
+  auto replace = [&](UniqueFd& own, UniqueFd& other) {
+    const int number = other.get();
+    loop_->unwatch(own.get());
+    loop_->unwatch(number);
+    other.reset();
+    other.reset(::eventfd(0, EFD_CLOEXEC));
+    ASSERT_EQ(other.get(), number);
+    ASSERT_TRUE(loop_->watch(number, EPOLLIN, [&](uint32_t) { reached = true; }));
+    loop_->run_after(1ms, [&] { loop_->stop(); });
+  };
+  ASSERT_TRUE(loop_->watch(first.get(), EPOLLIN, [&](uint32_t) { replace(first, second); }));
+  ASSERT_TRUE(loop_->watch(second.get(), EPOLLIN, [&](uint32_t) { replace(second, first); }));
+  loop_->run();
+  EXPECT_FALSE(reached);
+}
+
 TEST_F(EventLoopTest, WatchingAClosedDescriptorIsAnError) {
   EXPECT_FALSE(loop_->watch(-1, EPOLLIN, [](uint32_t) {}));
 }

@@ -1,6 +1,8 @@
 #include "executor/child_process.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <csignal>
 
@@ -57,6 +59,40 @@ TEST(ChildProcess, ChildHasExactlyItsDescriptorsAndDefaultSignals) {
   EXPECT_EQ(run->out, "0 1 2 3 4 5 SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n");  // 5: ls itself
   ::close(leaked[0]);
   ::close(leaked[1]);
+}
+
+TEST(ChildProcess, DescriptorsMayHaveAnyNumber) {
+  std::array<int, 2> pipe;
+  ASSERT_EQ(::pipe2(pipe.data(), O_CLOEXEC), 0);
+  ASSERT_EQ(::write(pipe[1], "through", 7), 7);
+  ProcessSpec spec = shell("head -c 7 /proc/self/fd/300; ls /proc/self/fd | wc -l");
+  // Every number around those that duplicates are likely to get.
+  for (int number = 250; number <= 300; ++number) spec.fds.emplace_back(number, pipe[0]);
+  auto run = run_captured(spec, kWait);
+  ASSERT_TRUE(run.has_value());
+  EXPECT_EQ(run->out, "through55\n");  // 0 to 2, these 51, and that of ls itself
+  spec.arguments = {"/nonexistent"};
+  const auto missing = ChildProcess::start(spec);
+  ASSERT_FALSE(missing.has_value());
+  EXPECT_NE(missing.error().message.find("/nonexistent"), std::string::npos) << missing.error().message;
+  ::close(pipe[0]);
+  ::close(pipe[1]);
+}
+
+TEST(ChildProcess, NeedsFewDescriptorsAndSaysWhenThereAreTooFew) {
+  rlimit kept;
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &kept), 0);
+  const rlimit small{64, kept.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &small), 0);
+  auto run = run_captured(shell("echo out"), kWait);
+  ProcessSpec spec = shell("true");
+  spec.fds = {{63, STDIN_FILENO}};
+  auto refused = ChildProcess::start(spec);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &kept), 0);
+  ASSERT_TRUE(run.has_value()) << run.error().message;
+  EXPECT_EQ(run->out, "out\n");
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_NE(refused.error().message.find("cannot start /bin/sh: fcntl"), std::string::npos) << refused.error().message;
 }
 
 TEST(ChildProcess, RunsAsAnotherUserForGood) {

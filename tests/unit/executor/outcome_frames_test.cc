@@ -58,7 +58,7 @@ TEST(OutcomeFrames, EverythingComesAcross) {
   const Outcome outcome = failed_outcome();
   auto report = make_report(outcome, "[1]");
   ASSERT_TRUE(report.has_value());
-  auto frames = encode_report(Uuid::random(), *report);
+  auto frames = encode_report(RunId{Uuid::random(), 2}, *report);
   ASSERT_TRUE(frames.has_value());
   ASSERT_EQ(frames->size(), 1U);
   auto decoded = pass_on(*frames);
@@ -80,7 +80,7 @@ TEST(OutcomeFrames, TimedOutAndCancelledHaveNoMembers) {
     outcome.message = "because";
     auto report = make_report(outcome, "[]");
     ASSERT_TRUE(report.has_value());
-    auto decoded = pass_on(*encode_report(Uuid::random(), *report));
+    auto decoded = pass_on(*encode_report(RunId{Uuid::random(), 2}, *report));
     ASSERT_TRUE(decoded.has_value());
     EXPECT_EQ(decoded->ending, ending);
     EXPECT_EQ(decoded->error_message, "because");
@@ -101,7 +101,7 @@ TEST(OutcomeFrames, ManyPartsKeepTheirOrderAndSharedDataTravelsOnce) {
       add_part(report, memory_of(text), 1, text);
     }
   }
-  auto frames = encode_report(Uuid::random(), report);
+  auto frames = encode_report(RunId{Uuid::random(), 2}, report);
   ASSERT_TRUE(frames.has_value());
   EXPECT_EQ(frames->size(), 1U + (201 + limits::kFrameFdsMax - 1) / limits::kFrameFdsMax);
   auto decoded = pass_on(*frames);
@@ -119,7 +119,7 @@ TEST(OutcomeFrames, LongMessagesFitTheirFrame) {
   outcome.error->message = std::string(100000, '\x01');
   auto report = make_report(outcome, "[]");
   ASSERT_TRUE(report.has_value());
-  auto decoded = pass_on(*encode_report(Uuid::random(), *report));
+  auto decoded = pass_on(*encode_report(RunId{Uuid::random(), 2}, *report));
   ASSERT_TRUE(decoded.has_value()) << decoded.error().message;
   EXPECT_TRUE(decoded->error_message.starts_with("\x01\x01"));
   EXPECT_GT(decoded->outcome_members->size_bytes(), limits::kErrorMessageBytesMax);
@@ -130,7 +130,7 @@ TEST(OutcomeFrames, DecoderRefusesWhatDoesNotFit) {
   report.results_summary = "[]";
   report.ending = Outcome::Ending::kTimedOut;
   add_part(report, memory_of("abc"), 0, "abc");
-  const auto frames = *encode_report(Uuid::random(), report);
+  const auto frames = *encode_report(RunId{Uuid::random(), 2}, report);
   const auto as_frame = [](const EncodedFrame& encoded) {
     Frame frame{encoded.body, {}};
     for (const OutgoingFd& fd : encoded.fds) frame.fds.emplace_back(::fcntl(fd.get(), F_DUPFD_CLOEXEC, 3));

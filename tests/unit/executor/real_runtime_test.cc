@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <sys/stat.h>
 
-#include "slot_harness.h"
+#include "tests/unit/executor/slot_harness.h"
 
 namespace kcoral::executor {
 namespace {

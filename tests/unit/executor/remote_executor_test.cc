@@ -4,7 +4,8 @@
 
 #include <csignal>
 
-#include "slot_harness.h"
+#include "schema/limits.h"
+#include "tests/unit/executor/slot_harness.h"
 
 namespace kcoral::executor {
 namespace {
@@ -29,12 +30,129 @@ TEST(RemoteExecutor, DestroyingItEndsEverything) {
   EXPECT_TRUE(slot.log().lost().empty());
 }
 
-TEST(RemoteExecutor, MissingProgramIsLostAndTriedAgain) {
+TEST(RemoteExecutor, OneThatIsNeverReadyIsGivenUp) {
   SlotHarness slot([](ExecutorConfig& config) { config.executor_path = "/nonexistent/kcoral-executor"; });
   slot.start();
-  ASSERT_TRUE(slot.log().wait_for_lost(2));
-  EXPECT_NE(slot.log().lost()[0].reason.find("/nonexistent/kcoral-executor"), std::string::npos);
+  ASSERT_TRUE(slot.log().wait_for_lost(limits::kStartsBeforeReadyMax));
+  const auto lost = slot.log().lost();
+  for (const auto& each : lost) {
+    EXPECT_NE(each.reason.find("/nonexistent/kcoral-executor"), std::string::npos) << each.reason;
+    EXPECT_EQ(each.permanent, &each == &lost.back());
+  }
+}
+
+TEST(RemoteExecutor, FailedLaunchWhoseProcessEndsAtOnceIsLostOnce) {
+  // Its configuration fits no frame, and it ends before that is reported: two reasons for one loss.
+  SlotHarness slot([](ExecutorConfig& config) {
+    config.executor_path = "/bin/true";
+    config.hidden_paths = {std::string(limits::kFrameBytesMax, 'x')};
+  });
+  slot.start();
+  ASSERT_TRUE(slot.log().wait_for_lost(limits::kStartsBeforeReadyMax));
+  for (const auto& lost : slot.log().lost()) {
+    EXPECT_NE(lost.reason.find("too large"), std::string::npos) << lost.reason;
+  }
+  EXPECT_TRUE(slot.log().lost().back().permanent);
+}
+
+/// An executor in Python that comes idle and answers a `run` with what `script` says; at hand: `frame` (the run's
+/// body), `about` (its request_id and attempt) and send(type, fds=(), **fields).
+std::string write_executor(const std::filesystem::path& path, const std::string& script) {
+  std::ofstream file(path);
+  file << "#!/usr/bin/python3 -SE\n"
+          "import array, json, os, signal, socket\n"
+          "server = socket.socket(fileno=3)\n"
+          "def receive(): return json.loads(server.recvmsg(1 << 17, 4096)[0] or b'null')\n"
+          "def send(type, fds=(), **fields):\n"
+          "  rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', fds))] if fds else []\n"
+          "  server.sendmsg([json.dumps({'type': type, **fields}).encode()], rights)\n"
+          "receive()\n"
+          "send('idle', python='p', versions={})\n"
+          "frame = receive()\n"
+          "about = {name: frame[name] for name in ('request_id', 'attempt')} if frame else {}\n"
+       << script << "\nwhile receive(): pass\n";
+  file.close();
+  std::filesystem::permissions(path, std::filesystem::perms::all);
+  return path;
+}
+
+TEST(RemoteExecutor, EveryWordAboutARunIsHeldAgainstItsRequestAndAttempt) {
+  const char* late[] = {
+      "send('running', pid=7, request_id=about['request_id'], attempt=1)",
+      "send('running', pid=7, request_id='0' * 8 + about['request_id'][8:], attempt=2)",
+      "send('records', records=[], request_id=about['request_id'], attempt=1)",
+      "send('outcome_data', request_id=about['request_id'], attempt=1)",
+      "send('outcome', request_id=about['request_id'], attempt=1)",
+  };
+  for (const char* script : late) {
+    SlotHarness slot([&](ExecutorConfig& config) {
+      config.executor_path = write_executor(std::filesystem::path(config.lock_path).parent_path() / "executor", script);
+    });
+    ASSERT_TRUE(slot.start_and_wait());
+    Assignment assignment = slot.make_assignment("{}");
+    assignment.attempt = 2;
+    slot.begin(assignment);
+    ASSERT_TRUE(slot.log().wait_for_lost(1)) << script;
+    EXPECT_NE(slot.log().lost()[0].reason.find("a run that the executor does not have"), std::string::npos)
+        << script << slot.log().lost()[0].reason;
+    EXPECT_FALSE(slot.log().lost()[0].permanent);
+    EXPECT_EQ(slot.log().outcome_count(), 0U);
+  }
+}
+
+TEST(RemoteExecutor, CancelAndBlobsNameTheirRun) {
+  // It says in its outcome's message what it was sent.
+  SlotHarness slot([](ExecutorConfig& config) {
+    config.executor_path =
+        write_executor(std::filesystem::path(config.lock_path).parent_path() / "executor",
+                       "said = [frame, receive()]\n"
+                       "send('running', pid=7, **about)\n"
+                       "said.append(receive())\n"
+                       "def memory(text):\n"
+                       "  fd = os.memfd_create('m', os.MFD_ALLOW_SEALING); os.write(fd, text)\n"
+                       "  __import__('fcntl').fcntl(fd, 1033, 0xe); return fd\n"
+                       "send('outcome', [memory(b''), memory(b'[]'), memory(b'[]')], ending='cancelled',\n"
+                       "     error_kind='', error_message=json.dumps(said), elapsed_ms=1, lease_wait_ms=0,\n"
+                       "     lease_held_ms=0, **about)\n"
+                       "send('records', records=[], **about)\n");
+  });
+  ASSERT_TRUE(slot.start_and_wait());
+  Assignment assignment = slot.make_assignment("{}");
+  assignment.attempt = 3;
+  assignment.blobs.emplace_back(Digest(Sha256::of("b")), *SealedMemory::copy_of("b"));
+  slot.begin(assignment);
+  ASSERT_TRUE(slot.log().wait_for_running(1));
+  slot.cancel(Uuid::random());
+  slot.cancel(assignment.request_id);
+  ASSERT_TRUE(slot.log().wait_for_outcome(1));
+  const auto said = nlohmann::json::parse(slot.log().last_report().error_message);
+  ASSERT_EQ(said.size(), 3U);
+  const char* types[] = {"run", "blobs", "cancel"};
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(said[i]["type"], types[i]);
+    EXPECT_EQ(said[i]["request_id"], assignment.request_id.str());
+    EXPECT_EQ(said[i]["attempt"], 3);
+  }
+}
+
+TEST(RemoteExecutor, ShortageAtSetUpPasses) {
+  SlotHarness slot;
+  const int lock = ::open(slot.config().lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  ASSERT_EQ(::flock(lock, LOCK_EX), 0);
+  slot.start();
+  // It waits for the lock before it sets anything up.
+  const pid_t executor = slot.executor_pid();
+  const SteadyTime end = Clock::system().now() + kTestWait;
+  while (!has_open(executor, slot.config().lock_path)) {
+    ASSERT_LT(Clock::system().now(), end);
+    std::this_thread::yield();
+  }
+  leave_descriptors(executor, 0);
+  ::close(lock);
+  ASSERT_TRUE(slot.log().wait_for_idle(1));
+  ASSERT_EQ(slot.log().lost().size(), 1U);
   EXPECT_FALSE(slot.log().lost()[0].permanent);
+  EXPECT_NE(slot.log().lost()[0].reason.find("Too many open files"), std::string::npos) << slot.log().lost()[0].reason;
 }
 
 TEST(RemoteExecutor, WhatTheOperatorMustMendIsPermanent) {

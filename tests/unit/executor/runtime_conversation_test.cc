@@ -1,9 +1,13 @@
 // The order of a runtime's frames (scripted_runtime_test.cc has each malformed one, through real sockets).
 #include "executor/supervisor/runtime_conversation.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <random>
+
+#include "schema/limits.h"
 
 namespace kcoral::executor {
 namespace {
@@ -90,6 +94,93 @@ TEST_F(RuntimeConversationTest, SetUpThatFailsIsTheEnvironments) {
   ASSERT_FALSE(refused.has_value());
   EXPECT_EQ(refused.error().kind, ErrorKind::kEnvironment);
   EXPECT_NE(refused.error().message.find("no /proc"), std::string::npos);
+}
+
+TEST_F(RuntimeConversationTest, TextOfTheProgramIsShortenedInMessages) {
+  const std::string longest(60000, 'x');
+  const std::pair<json, std::string> cases[] = {
+      {{{"type", longest}, {"index", 0u}}, ""},
+      {{{"type", "failed"}, {"index", 0u}}, R"({")" + longest + R"(":""})"},
+      {{{"type", "failed"}, {"index", 0u}}, R"({"kind":")" + longest + R"(","message":"","traceback":""})"},
+  };
+  ASSERT_TRUE(take({{"type", "ready"}}).has_value());
+  ASSERT_TRUE(take({{"type", "started"}, {"index", 0u}}).has_value());
+  for (const auto& [body, content] : cases) {
+    const auto taken = take(body, content);
+    ASSERT_FALSE(taken.has_value());
+    EXPECT_EQ(taken.error().kind, ErrorKind::kEngine);
+    EXPECT_LT(taken.error().message.size(), 400U);
+  }
+}
+
+/// What a program may return is counted over all its returns: these programs return twice.
+class ReturnsTest : public testing::Test {
+ protected:
+  static schema::Program make_returning_program() {
+    const auto returned = [](const char* key) {
+      return json{{"op", "return"}, {"key", key}, {"kind", "folder"}, {"path", key}};
+    };
+    auto program = schema::parse_program(json{{"instructions", {returned("a"), returned("b")}}}.dump(), {});
+    KCORAL_CHECK(program.has_value());
+    return *program;
+  }
+  static UniqueFd sealed_zeros(uint64_t bytes) {
+    UniqueFd fd(::memfd_create("zeros", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    KCORAL_CHECK(::ftruncate(fd.get(), static_cast<off_t>(bytes)) == 0);
+    KCORAL_CHECK(::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK) == 0);
+    return fd;
+  }
+  void SetUp() override { ASSERT_TRUE(conversation.take(frame_of({{"type", "ready"}})).has_value()); }
+
+  /// A return's `started`, then its value with `data_bytes` of data, most of which no part may name.
+  Result<Meaning> give(unsigned index, const std::string& document, uint64_t data_bytes) {
+    EXPECT_TRUE(conversation.take(frame_of({{"type", "started"}, {"index", index}})).has_value());
+    Frame frame = frame_of({{"type", "returned"}, {"index", index}}, document);
+    frame.fds.push_back(sealed_zeros(data_bytes));
+    auto taken = conversation.take(std::move(frame));
+    if (taken && *taken == Meaning::kProgress) {
+      EXPECT_TRUE(conversation.take(frame_of({{"type", "finished"}, {"index", index}})).has_value());
+    }
+    return taken;
+  }
+  void expect_serialization_error(const Result<Meaning>& taken, const std::string& message) {
+    ASSERT_TRUE(taken.has_value()) << taken.error().message;
+    ASSERT_EQ(*taken, Meaning::kOver);
+    EXPECT_EQ(conversation.error()->kind, schema::InstructionErrorKind::kSerialization);
+    EXPECT_NE(conversation.error()->message.find(message), std::string::npos) << conversation.error()->message;
+  }
+  /// A folder of `count` empty files.
+  static std::string folder_of(size_t count) {
+    std::string files, pieces;
+    for (size_t i = 0; i < count; ++i) {
+      const char* comma = i > 0 ? "," : "";
+      files += fmt::format(R"({}"f{:07}":{{"type":"file","size":0,"part":{}}})", comma, i, i);
+      pieces += fmt::format("{}[0,0]", comma);
+    }
+    return R"({"value":{"type":"folder","files":{)" + files + R"(},"directories":[]},"parts":[)" + pieces + "]}";
+  }
+
+  const schema::Program program = make_returning_program();
+  FakeClock clock;
+  RuntimeConversation conversation{program, clock, [](const nlohmann::ordered_json&) {}};
+};
+
+TEST_F(ReturnsTest, TooManyPartsOverAllReturnsAreTheProgramsFault) {
+  const size_t most = limits::kPartsMax - 10;
+  ASSERT_EQ(*give(0, folder_of(most), 0), Meaning::kProgress);
+  expect_serialization_error(give(1, folder_of(11), 0), "at most 65536 parts");
+  EXPECT_EQ(conversation.take_parts().size(), most);
+}
+
+TEST_F(ReturnsTest, TooManyPartsInOneReturnAreTheProgramsFault) {
+  expect_serialization_error(give(0, folder_of(limits::kPartsMax + 1), 0), "at most 65536 parts");
+}
+
+TEST_F(ReturnsTest, BytesAreCountedOverAllReturns) {
+  const uint64_t most = limits::kReturnedBytesMax - 1000;  // room for the text; nothing of the data is ever touched
+  const std::string empty = R"({"value":{"type":"folder","files":{},"directories":[]},"parts":[]})";
+  ASSERT_EQ(*give(0, empty, most), Meaning::kProgress);
+  expect_serialization_error(give(1, empty, 1000), "at most 1073741824 in all");
 }
 
 TEST(Describe, NamesInstructionsForPeople) {

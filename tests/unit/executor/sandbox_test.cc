@@ -6,7 +6,7 @@
 
 #include "executor/child_process.h"
 #include "executor/sandbox/preflight.h"
-#include "slot_harness.h"
+#include "tests/unit/executor/slot_harness.h"
 
 namespace kcoral::executor {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <csignal>
 
-#include "slot_harness.h"
+#include "tests/unit/executor/slot_harness.h"
 
 namespace kcoral::executor {
 namespace {
@@ -363,11 +363,66 @@ TEST_F(Scripted, ZygoteThatFailsIsPermanentAndSaysWhy) {
   }
 }
 
-TEST_F(Scripted, ZygoteThatWasKilledIsTriedAgain) {
-  const auto slot = make_slot("os.kill(os.getppid(), 9) if os.getppid() else ctypes.string_at(0)");
-  slot->start();
-  ASSERT_TRUE(slot->log().wait_for_lost(3));
-  for (const auto& lost : slot->log().lost()) EXPECT_FALSE(lost.permanent) << lost.reason;
+TEST_F(Scripted, ZygoteThatMayComeNextTimeIsTriedAgain) {
+  const char* scripts[] = {
+      "os.kill(os.getppid(), 9) if os.getppid() else ctypes.string_at(0)",
+      "send('zygote_failed', message='fork: [Errno 11] Resource temporarily unavailable'); os._exit(1)",
+      "os.write(2, b'bwrap: Cannot allocate memory\\n'); os._exit(1)",
+  };
+  for (const char* script : scripts) {
+    const auto slot = make_slot(script);
+    slot->start();
+    ASSERT_TRUE(slot->log().wait_for_lost(2)) << script;
+    EXPECT_FALSE(slot->log().lost()[0].permanent) << slot->log().lost()[0].reason;
+    EXPECT_FALSE(slot->log().lost()[1].permanent) << slot->log().lost()[1].reason;
+  }
+}
+
+TEST_F(Scripted, ShortageAtARunLosesItButNotTheSlot) {
+  const auto slot = make_slot();
+  ASSERT_TRUE(slot->start_and_wait());
+  leave_descriptors(slot->executor_pid(), 1);  // for the program; none for its pipes
+  slot->begin(slot->make_assignment(scripted(std::string(kAnswer) + "completed()")));
+  ASSERT_TRUE(slot->log().wait_for_lost(1));
+  EXPECT_FALSE(slot->log().lost()[0].permanent);
+  EXPECT_NE(slot->log().lost()[0].reason.find("Too many open files"), std::string::npos)
+      << slot->log().lost()[0].reason;
+  ASSERT_TRUE(slot->log().wait_for_idle(2));
+  EXPECT_EQ(slot->run(scripted(std::string(kAnswer) + "completed()")).ending, Ending::kCompleted);
+}
+
+TEST_F(Scripted, OutcomeThatCannotBeMadeLosesTheRunWithItsReason) {
+  const auto slot = make_slot();
+  ASSERT_TRUE(slot->start_and_wait());
+  const Assignment assignment = slot->make_assignment(scripted("started(0)\nimport time; time.sleep(60)"));
+  slot->begin(assignment);
+  ASSERT_TRUE(slot->log().wait_for_record("instruction_started"));
+  leave_descriptors(slot->executor_pid(), 0);
+  slot->cancel(assignment.request_id);
+  ASSERT_TRUE(slot->log().wait_for_lost(1));
+  EXPECT_EQ(slot->log().outcome_count(), 0U);
+  EXPECT_FALSE(slot->log().lost()[0].permanent);
+  EXPECT_NE(slot->log().lost()[0].reason.find("outcome could not be passed on: memfd_create: Too many open files"),
+            std::string::npos)
+      << slot->log().lost()[0].reason;
+  ASSERT_TRUE(slot->log().wait_for_idle(2));
+}
+
+TEST_F(Scripted, SandboxThatCannotBeSetUpIsTheEnvironments) {
+  const auto slot = make_slot("def enter(self): raise OSError('no tmpfs today')\nSandbox.enter = enter");
+  ASSERT_TRUE(slot->start_and_wait());
+  const RunReport report = slot->run(scripted("os._exit(0)"));
+  EXPECT_EQ(report.error_kind, "unavailable");
+  EXPECT_EQ(report.error_message, "the program's sandbox could not be set up: no tmpfs today");
+}
+
+TEST_F(Scripted, FirstProcessOfAProgramIsCalledKcoralInit) {
+  // It may be a moment behind the runtime.
+  const RunReport report =
+      slot_->run(scripted("started(0)\n"
+                          "while open('/proc/1/comm').read() != 'kcoral-init\\n': pass\n"
+                          "failed(0, 'runtime', 'seen')\n"));
+  EXPECT_EQ(report.error_message, "seen");
 }
 
 TEST_F(Scripted, MalformedZygoteFramesLoseTheSlot) {

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <condition_variable>
 #include <filesystem>
@@ -319,6 +321,27 @@ inline size_t open_fds(pid_t pid) {
     ++count;
   }
   return count;
+}
+
+/// Lets a process open just `room` more descriptors, until it is given another limit.
+inline void leave_descriptors(pid_t pid, size_t room) {
+  const std::string directory = "/proc/" + std::to_string(pid) + "/fd/";
+  rlim_t limit = 0;
+  for (size_t free = 0; free <= room; ++limit) {
+    struct stat ignored;
+    if (::lstat((directory + std::to_string(limit)).c_str(), &ignored) != 0) ++free;
+  }
+  const rlimit limits{limit - 1, limit - 1};
+  EXPECT_EQ(::prlimit(pid, RLIMIT_NOFILE, &limits, nullptr), 0);
+}
+
+/// Whether a process has this file open.
+inline bool has_open(pid_t pid, const std::filesystem::path& file) {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd", error)) {
+    if (std::filesystem::read_symlink(entry.path(), error) == file) return true;
+  }
+  return false;
 }
 
 /// Every process below `pid`, as the host sees them.

@@ -120,7 +120,7 @@ class FakeStore final : public store::Store {
   }
 
   void set_work_listener(std::function<void()>) override {}
-  void claim(std::string, std::function<void(Result<std::optional<store::Claim>>)>) override {}
+  void claim(store::ExecutorRef, std::function<void(Result<std::optional<store::Claim>>)>) override {}
   void mark_running(const store::Fence&, int) override {}
   void append_audit(const store::Fence&, std::vector<store::AuditRecord>) override {}
   void finish(const store::Fence&, store::Completion, std::function<void(Status)>) override {}

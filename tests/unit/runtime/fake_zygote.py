@@ -4,6 +4,7 @@ Usage: fake_zygote.py RUNTIME_DIRECTORY ROOT, with the control socket as descrip
 program's places lie under ROOT and are made afresh for each.
 """
 
+import errno
 import importlib.util
 import json
 import os
@@ -14,7 +15,7 @@ import sys
 
 class FakeNamespaces:
     """Plain forks. `refuse`: the step at which the kernel is to say no: "new", "enter",
-    or "later" (a new namespace after the first)."""
+    "later" (a new namespace after the first), or "pidfd" (of the runtime, after the first)."""
 
     def __init__(self, refused_type, places, refuse):
         self._refused_type = refused_type
@@ -47,6 +48,19 @@ class FakeNamespaces:
         os.chdir(self._places.work)
 
 
+def refuse_pidfds(serving, given):
+    """Two are for the rehearsal, one for the init of the first program."""
+    real, asked = serving["pidfd_open"], []
+
+    def pidfd_open(pid):
+        asked.append(pid)
+        if len(asked) == given + 1:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return real(pid)
+
+    serving["pidfd_open"] = pidfd_open
+
+
 def main():
     directory, root = sys.argv[1:3]
     spec = importlib.util.spec_from_file_location("zygote", os.path.join(directory, "zygote.py"))
@@ -59,6 +73,8 @@ def main():
     places = names["Places"](root + "/work", root + "/private", root + "/tmp", directory + "/importable")
     refused_type = names["SandboxNamespaces"].__init__.__globals__["Refused"]
     namespaces = FakeNamespaces(refused_type, places, config.get("refuse"))
+    if config.get("refuse") == "pidfd":
+        refuse_pidfds(names["Zygote"].__init__.__globals__, given=3)
     prove_forks = names["prove_forks"]
     names["prove_forks"] = lambda preload: prove_forks(preload, config.get("probe_seconds", 5))
     os.makedirs(places.temporary, exist_ok=True)

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import driver
-from driver import DEADLINE_SECONDS, Died, Slot, program, receive_frame
+from driver import DEADLINE_SECONDS, Died, Slot, program, receive_frame, send_frame
 
 
 def hello(tmp_path, preload, modules=(), **config):
@@ -144,6 +144,31 @@ def test_a_refused_namespace_later_is_reported(tmp_path):
     slot = Slot(tmp_path, preload=(), refuse="later")
     with pytest.raises(Died, match="not today"):
         slot.prepare()
+    slot.close()
+
+
+def test_a_malformed_prepare_is_answered(slot):
+    ours, theirs = os.pipe()
+    for devices, fds in (([], [theirs]), ([], [theirs] * 4), ("all", [theirs] * 3), (None, [theirs] * 3)):
+        send_frame(slot.control, {"type": "prepare", "id": 77, "devices": devices}, fds)
+        frame, _ = receive_frame(slot.control)
+        assert (frame["type"], frame["id"]) == ("prepare_failed", 77)
+        assert "%d descriptors and the devices %r" % (len(fds), devices) in frame["message"]
+    os.close(ours)
+    os.close(theirs)
+    assert slot.run(program("def f(): return 1\n")).completed
+
+
+def test_a_prepare_that_fails_halfway_leaves_nothing(tmp_path):
+    slot = Slot(tmp_path, preload=(), refuse="pidfd")
+    assert slot.hello["type"] == "zygote_ready"
+    before = len(os.listdir("/proc/%d/fd" % slot.process.pid))
+    with pytest.raises(Died, match="Too many open files"):
+        slot.prepare()
+    assert len(os.listdir("/proc/%d/fd" % slot.process.pid)) == before
+    with open("/proc/%d/task/%d/children" % (slot.process.pid, slot.process.pid)) as children:
+        assert children.read() == ""
+    assert slot.run(program("def f(): return 1\n")).completed
     slot.close()
 
 

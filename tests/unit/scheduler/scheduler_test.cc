@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "executor/fake_executor.h"
+#include "tests/unit/scheduler/flaky_store.h"
 #include "tests/unit/scheduler/reports.h"
 
 namespace kcoral::scheduler {
@@ -29,6 +30,7 @@ class SchedulerTest : public testing::Test {
     ASSERT_NE(::mkdtemp(directory), nullptr);
     directory_ = directory;
     store_ = std::move(*store::open_store({directory_ + "/data"}, Clock::system()));
+    flaky_ = std::make_unique<FlakyStore>(*store_);
     loop_ = std::move(*EventLoop::create());
   }
 
@@ -52,15 +54,27 @@ class SchedulerTest : public testing::Test {
       fakes_.push_back(fake.get());
       executors.push_back(std::move(fake));
     }
-    scheduler_ = std::make_unique<Scheduler>(std::move(executors), *store_, *loop_);
+    scheduler_ = std::make_unique<Scheduler>(std::move(executors), *flaky_, *loop_);
     ASSERT_TRUE(store_->recover());
   }
 
-  Result<executor::ExecutorInfo> start() {
-    std::promise<Result<executor::ExecutorInfo>> ready;
-    loop_->post([&] { scheduler_->start([&](auto info) { ready.set_value(std::move(info)); }); });
+  /// Starts the scheduler and the loop; says whether every slot became ready.
+  Status start() {
+    std::promise<Status> started;
+    loop_->post([&] {
+      scheduler_->start({[&](const executor::ExecutorInfo&) { started.set_value({}); },
+                         [this, &started](Error error) {
+                           if (is_started_) {
+                             unable_.set_value(std::move(error));
+                           } else {
+                             started.set_value(fail(std::move(error)));
+                           }
+                         }});
+    });
     loop_thread_ = std::thread([this] { loop_->run(); });
-    return ready.get_future().get();
+    Status status = started.get_future().get();
+    on_loop([&] { is_started_ = true; });
+    return status;
   }
 
   /// Runs `function` on the loop and waits for it.
@@ -112,10 +126,13 @@ class SchedulerTest : public testing::Test {
 
   std::string directory_;
   std::unique_ptr<store::Store> store_;
+  std::unique_ptr<FlakyStore> flaky_;
   std::unique_ptr<EventLoop> loop_;
   std::unique_ptr<Scheduler> scheduler_;
   std::vector<executor::FakeExecutor*> fakes_;
   std::thread loop_thread_;
+  bool is_started_ = false;     // the loop's thread only
+  std::promise<Error> unable_;  // after the start
 };
 
 TEST_F(SchedulerTest, RunsWhatWasQueuedBeforeItStartedAndWhatComesLater) {
@@ -170,7 +187,8 @@ TEST_F(SchedulerTest, ALostRunIsInterruptedWithoutAndRunAgainWithAttempts) {
   EXPECT_EQ(answer_of(twice)->http_status, 200);
   EXPECT_EQ((**store_->find(twice)).attempt, 2);
   const std::vector<std::string> events = events_of(twice);
-  EXPECT_EQ(events, (std::vector<std::string>{"admitted", "queued", "assigned", "requeued", "assigned", "running", "finished"}));
+  EXPECT_EQ(events, (std::vector<std::string>{"admitted", "queued", "assigned", "requeued", "assigned", "running",
+                                              "finished"}));
 }
 
 TEST_F(SchedulerTest, ASecondOutcomeChangesNothing) {
@@ -214,13 +232,36 @@ TEST_F(SchedulerTest, ABrokenEnvironmentIsReportedAtStart) {
   make(2);
   fakes_[1]->idle_at_start = false;
   loop_->post([&] { fakes_[1]->die("no user namespaces here", /*permanent=*/true); });
-  std::promise<Result<executor::ExecutorInfo>> ready;
-  scheduler_->start([&](auto info) { ready.set_value(std::move(info)); });
-  loop_thread_ = std::thread([this] { loop_->run(); });
-  const auto info = ready.get_future().get();
-  ASSERT_FALSE(info);
-  EXPECT_EQ(info.error().kind, ErrorKind::kEnvironment);
-  EXPECT_EQ(info.error().message, "no user namespaces here");
+  const Status status = start();
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().kind, ErrorKind::kEnvironment);
+  EXPECT_EQ(status.error().message, "no user namespaces here");
+}
+
+TEST_F(SchedulerTest, GoesOnWithFewerSlotsUntilNoneIsLeft) {
+  make(2);
+  ASSERT_TRUE(start());
+  EXPECT_EQ(scheduler_->capacity(), 2u);
+  on_loop([&] { fakes_[0]->die("the disk is gone", /*permanent=*/true); });
+  EXPECT_EQ(answer_of(submit())->http_status, 200);
+  EXPECT_EQ(scheduler_->capacity(), 1u);
+  on_loop([&] { fakes_[1]->die("this one too", /*permanent=*/true); });
+  EXPECT_EQ(unable_.get_future().get().message, "this one too");
+  EXPECT_EQ(scheduler_->capacity(), 0u);
+}
+
+TEST_F(SchedulerTest, AnExecutorLostDuringAClaimHarmsNeitherThatRequestNorTheNext) {
+  make(1);
+  ASSERT_TRUE(start());
+  // Whenever in the life of the claim the executor is lost and comes back: nothing is run twice or forgotten.
+  for (int round = 0; round < 50; ++round) {
+    loop_->post([&] { fakes_[0]->die("lost"); });
+    const Uuid first = submit(0, 10);
+    loop_->post([&] { fakes_[0]->die("lost again"); });
+    const Uuid second = submit(0, 10);
+    EXPECT_EQ(answer_of(first)->http_status, 200) << "round " << round;
+    EXPECT_EQ(answer_of(second)->http_status, 200) << "round " << round;
+  }
 }
 
 TEST_F(SchedulerTest, DrainingFinishesWhatRunsAndKeepsWhatIsQueued) {
@@ -250,6 +291,28 @@ TEST_F(SchedulerTest, DrainingGivesUpWhatOutlastsTheGrace) {
   on_loop([&] { scheduler_->drain(0ms, [&] { drained.set_value(); }); });
   drained.get_future().get();
   EXPECT_EQ(state_of(once), State::kInterrupted);
+}
+
+TEST_F(SchedulerTest, AnOutcomeThatCannotBeCommittedIsTriedAgainUntilItCan) {
+  make(1);
+  flaky_->failures = 2;
+  const Uuid id = submit();
+  ASSERT_TRUE(start());
+  EXPECT_EQ(answer_of(id)->http_status, 200);
+  EXPECT_EQ(state_of(id), State::kCompleted);
+  EXPECT_EQ((**store_->find(id)).attempt, 1);
+}
+
+TEST_F(SchedulerTest, DrainingDoesNotWaitForADiskThatStaysFull) {
+  make(1);
+  flaky_->failures = 1 << 30;
+  const Uuid id = submit();
+  ASSERT_TRUE(start());
+  for (bool tried = false; !tried;) tried = flaky_->failures < (1 << 30);
+  std::promise<void> drained;
+  on_loop([&] { scheduler_->drain(1ms, [&] { drained.set_value(); }); });
+  drained.get_future().get();
+  EXPECT_FALSE(schema::is_terminal(state_of(id)));  // the next start recovers it
 }
 
 TEST_F(SchedulerTest, ManyRequestsOnManySlotsEachRunOnce) {

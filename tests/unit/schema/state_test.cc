@@ -15,7 +15,7 @@ constexpr std::array<State, kStateCount> kAll = {State::kQueued,    State::kAssi
 
 // Rows: from; columns: to; in the order of kAll. An x is a legal move.
 constexpr std::array<std::string_view, kStateCount> kMoves = {
-    ".x..x.x.x",  // queued
+    ".x....x.x",  // queued
     "x.xxxxxx.",  // assigned
     "x..xxxxx.",  // running
     ".........",  // completed

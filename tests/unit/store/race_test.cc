@@ -5,7 +5,7 @@
 #include <set>
 #include <thread>
 
-#include "store_fixture.h"
+#include "tests/unit/store/store_fixture.h"
 
 namespace kcoral::store {
 namespace {
@@ -79,8 +79,7 @@ TEST_F(RaceTest, OnlyOneOfManyEndsCounts) {
     EXPECT_EQ(watched.get().value()->document, document);
     EXPECT_EQ(watch(id).value()->document, document);
   }
-  store_->close();
-  EXPECT_TRUE(store_->content_for_test().nameless_for_test().value().empty());
+  EXPECT_TRUE(raw_content().nameless().empty());
 }
 
 /// Submitters, executors and people who look, all at once.
@@ -126,7 +125,7 @@ class Crowd {
   void execute(int executor) {
     for (int turn = 0; !all_ended(); ++turn) {
       Slot<Result<std::optional<Claim>>> slot;
-      store_.claim(fmt::format("executor-{}", executor), slot.setter());
+      store_.claim({fmt::format("executor-{}", executor), executor}, slot.setter());
       const auto claimed = slot.get().value();
       if (!claimed) {
         std::this_thread::yield();

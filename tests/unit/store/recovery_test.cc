@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "store/sqlite.h"
-#include "store_fixture.h"
+#include "tests/unit/store/store_fixture.h"
 
 namespace kcoral::store {
 namespace {
@@ -89,12 +89,15 @@ TEST_F(RecoveryTest, AnAnswerThatNoRowCameToReferToIsSwept) {
   twice.max_attempts = 2;
   const Uuid id = admitted(std::move(twice));
   claim();
+  store_.reset();
   // As if the server had died between storing the answer and committing the outcome.
-  Content& content = store_->content_for_test();
-  const auto orphan = store_answer(content, id, *answer(R"({"orphan":true})", {std::string(2 * limits::kMiB, 'o')}));
+  const auto orphan = store_answer(*Content::open(content_dir_).value(), id,
+                                   *answer(R"({"orphan":true})", {std::string(2 * limits::kMiB, 'o')}));
   ASSERT_TRUE(orphan);
   reopen();
-  EXPECT_FALSE(store_->content_for_test().artifact_header(id, *orphan).value());
+  store_.reset();
+  EXPECT_FALSE(Content::open(content_dir_).value()->artifact_header(id, *orphan).value());
+  reopen();
   ASSERT_TRUE(finish(claim()->fence, completion(answer(R"({"true":1})"))));
   EXPECT_EQ(watch(id).value()->document, R"({"true":1})");
 }
@@ -117,15 +120,27 @@ TEST_F(RecoveryTest, TheAuditRunsOnAcrossStartsAndNeverBackwards) {
               ElementsAre("admitted", "queued", "assigned", "requeued", "assigned", "finished", "process_exited"));
 }
 
-TEST_F(RecoveryTest, TheDirectoryIsPrivate) {
+unsigned mode_of(const std::string& path) {
   struct stat status {};
-  ASSERT_EQ(::stat((dir_.path() + "/data").c_str(), &status), 0);
-  EXPECT_EQ(status.st_mode & 0777, 0700u);
+  EXPECT_EQ(::stat(path.c_str(), &status), 0);
+  return status.st_mode & 07777;
+}
+
+TEST_F(RecoveryTest, TheDirectoryIsPrivate) {
+  EXPECT_EQ(mode_of(data_dir_), 0700u);
   store_.reset();
-  ASSERT_EQ(::chmod((dir_.path() + "/data").c_str(), 0755), 0);
+  ASSERT_EQ(::chmod(data_dir_.c_str(), 0755), 0);
   open();
-  ASSERT_EQ(::stat((dir_.path() + "/data").c_str(), &status), 0);
-  EXPECT_EQ(status.st_mode & 0777, 0700u);
+  EXPECT_EQ(mode_of(data_dir_), 0700u);
+}
+
+TEST(DataDirTest, ABareDirectoryBecomesOurs) {
+  const TempDir dir;
+  ASSERT_EQ(::chmod(dir.path().c_str(), 0755), 0);
+  std::filesystem::create_directory(dir.path() + "/lost+found");
+  std::ofstream(dir.path() + "/lock") << "4711";  // of a server that died before it made its database
+  EXPECT_TRUE(DataDir::open(dir.path()));
+  EXPECT_EQ(mode_of(dir.path()), 0700u);
 }
 
 std::string refusal(const std::string& data_dir) {
@@ -140,7 +155,7 @@ std::string refusal(const std::string& data_dir) {
 }
 
 TEST_F(RecoveryTest, ASecondServerIsRefused) {
-  EXPECT_THAT(refusal(dir_.path() + "/data"), HasSubstr("another server has it"));
+  EXPECT_THAT(refusal(data_dir_), HasSubstr("another server has it"));
   store_.reset();
   open();
 }
@@ -151,6 +166,15 @@ TEST(RefusalTest, WhatIsNoDirectory) {
   EXPECT_THAT(refusal(dir.path() + "/file"), HasSubstr("Not a directory"));
   EXPECT_THAT(refusal(dir.path() + "/file/below"), HasSubstr("ot a directory"));
   EXPECT_THAT(refusal("/proc/kcoral"), HasSubstr("cannot be used"));
+}
+
+TEST(RefusalTest, ADirectoryOfSomethingElse) {
+  const TempDir dir;
+  ASSERT_EQ(::chmod(dir.path().c_str(), 01777), 0);
+  std::ofstream(dir.path() + "/somebody's file") << "text";
+  EXPECT_THAT(refusal(dir.path()), HasSubstr("exists and is no kcoral data directory"));
+  EXPECT_EQ(mode_of(dir.path()), 01777u);
+  EXPECT_FALSE(std::filesystem::exists(dir.path() + "/lock"));
 }
 
 TEST(RefusalTest, AFileThatIsNoDatabase) {
@@ -171,10 +195,10 @@ TEST(RefusalTest, ADatabaseOfSomebodyElse) {
 TEST_F(RecoveryTest, ADatabaseOfANewerServer) {
   store_.reset();
   {
-    auto database = Database::open(dir_.path() + "/data/queue.sqlite3", Database::Access::kWriter).value();
+    auto database = Database::open(data_dir_ + "/queue.sqlite3", Database::Access::kWriter).value();
     ASSERT_TRUE(database->execute("PRAGMA user_version=999"));
   }
-  EXPECT_THAT(refusal(dir_.path() + "/data"), HasSubstr("newer"));
+  EXPECT_THAT(refusal(data_dir_), HasSubstr("newer"));
 }
 
 }  // namespace

@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <filesystem>
@@ -19,15 +21,27 @@
 #include "base/clock.h"
 #include "store/durable_store.h"
 #include "store/store.h"
+#include "tests/unit/store/raw_content.h"
 
 namespace kcoral::store {
 
 constexpr auto kPatience = std::chrono::seconds(60);  // a wait that is longer has failed
 
+/// In memory where there is room, so that no test waits for a disk: what they kill is a process, not a machine. TMPDIR
+/// says otherwise.
+inline std::filesystem::path temp_parent() {
+  constexpr const char* kMemory = "/dev/shm";
+  struct statvfs status {};
+  const bool has_room = ::access(kMemory, W_OK) == 0 && ::statvfs(kMemory, &status) == 0 &&
+                        status.f_bavail * status.f_frsize >= 1024 * limits::kMiB;
+  if (::getenv("TMPDIR") == nullptr && has_room) return kMemory;
+  return std::filesystem::temp_directory_path();
+}
+
 class TempDir {
  public:
   TempDir() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "kcoral-store-XXXXXX").string();
+    std::string pattern = (temp_parent() / "kcoral-store-XXXXXX").string();
     KCORAL_CHECK(::mkdtemp(pattern.data()) != nullptr);
     path_ = pattern;
   }
@@ -151,14 +165,19 @@ class StoreFixture : public testing::Test {
   }
 
   void open(uint64_t blob_cache_bytes = limits::kBlobCacheBytesDefault) {
-    store_ =
-        DurableStore::open({.data_dir = dir_.path() + "/data", .blob_cache_bytes = blob_cache_bytes}, clock_).value();
+    store_ = DurableStore::open({.data_dir = data_dir_, .blob_cache_bytes = blob_cache_bytes}, clock_).value();
   }
   /// As a restart of the server does.
   void reopen(uint64_t blob_cache_bytes = limits::kBlobCacheBytesDefault) {
     store_.reset();
     open(blob_cache_bytes);
     ASSERT_TRUE(store_->recover());
+  }
+
+  /// What a closed store left on disk. Requires: the store is opened again after it has gone.
+  RawContent raw_content() {
+    store_.reset();
+    return RawContent(content_dir_);
   }
 
   Result<Admission> admit(Submission what) {
@@ -173,10 +192,13 @@ class StoreFixture : public testing::Test {
     EXPECT_EQ(admission->kind, Admission::Kind::kAdmitted);
     return id;
   }
-  std::optional<Claim> claim(const std::string& executor = "executor-0") {
+  Result<std::optional<Claim>> try_claim(const ExecutorRef& executor = {"executor-0", 1000}) {
     Slot<Result<std::optional<Claim>>> slot;
     store_->claim(executor, slot.setter());
-    auto claimed = slot.get();
+    return slot.get();
+  }
+  std::optional<Claim> claim(const ExecutorRef& executor = {"executor-0", 1000}) {
+    auto claimed = try_claim(executor);
     EXPECT_TRUE(claimed) << claimed.error().message;
     return *claimed;
   }
@@ -199,6 +221,8 @@ class StoreFixture : public testing::Test {
   std::vector<std::string> audit(const Uuid& id) { return store_->audit(id).value(); }
 
   TempDir dir_;
+  const std::string data_dir_ = dir_.path() + "/data";
+  const std::string content_dir_ = data_dir_ + "/content";
   FakeClock clock_;
   std::unique_ptr<DurableStore> store_;
 };

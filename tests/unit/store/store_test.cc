@@ -1,10 +1,12 @@
 // The life of requests, through the interface.
 #include "store/store.h"
 
+#include <sys/resource.h>
+
 #include <atomic>
 #include <nlohmann/json.hpp>
 
-#include "store_fixture.h"
+#include "tests/unit/store/store_fixture.h"
 
 namespace kcoral::store {
 namespace {
@@ -14,6 +16,22 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 class StoreTest : public StoreFixture {};
+
+/// While it lives, this process can open nothing more.
+class NoDescriptors {
+ public:
+  NoDescriptors() {
+    KCORAL_CHECK(::getrlimit(RLIMIT_NOFILE, &before_) == 0);
+    const rlimit none{0, before_.rlim_max};
+    KCORAL_CHECK(::setrlimit(RLIMIT_NOFILE, &none) == 0);
+  }
+  ~NoDescriptors() { (void)::setrlimit(RLIMIT_NOFILE, &before_); }
+  NoDescriptors(const NoDescriptors&) = delete;
+  NoDescriptors& operator=(const NoDescriptors&) = delete;
+
+ private:
+  rlimit before_{};
+};
 
 TEST_F(StoreTest, ARequestGoesAllTheWay) {
   const StagedBlob blob = staged("content of a blob");
@@ -30,10 +48,9 @@ TEST_F(StoreTest, ARequestGoesAllTheWay) {
   EXPECT_EQ(store_->counts().queued, 1u);
 
   clock_.advance(std::chrono::milliseconds(250));
-  const auto claimed = claim("executor-3");
+  const auto claimed = claim({"executor-3", 4242});
   ASSERT_TRUE(claimed);
   EXPECT_EQ(claimed->fence, (Fence{id, 1}));
-  EXPECT_EQ(claimed->priority, 7);
   EXPECT_EQ(claimed->gpu_count, 1);
   EXPECT_EQ(claimed->timeout, std::chrono::milliseconds(1500));
   EXPECT_EQ(claimed->output_limit_bytes, 99u);
@@ -81,7 +98,11 @@ TEST_F(StoreTest, ARequestGoesAllTheWay) {
   EXPECT_EQ(first["blobs"], 1);
   EXPECT_EQ(first["blob_bytes"], 17);
   EXPECT_EQ(first["program_sha256"], sha256.hex());
-  EXPECT_EQ(nlohmann::json::parse(records[2])["executor"], "executor-3");
+  const auto assigned = nlohmann::json::parse(records[2]);
+  EXPECT_EQ(assigned["executor"], "executor-3");
+  EXPECT_EQ(assigned["pid"], 4242);
+  EXPECT_EQ(assigned["attempt"], 1);
+  EXPECT_EQ(nlohmann::json::parse(records[3])["pid"], 4711);
   EXPECT_EQ(nlohmann::json::parse(records.back())["state"], "completed");
 }
 
@@ -170,7 +191,7 @@ TEST_F(StoreTest, AKnownRequestIsAttachedToThoughItsBlobsAreGone) {
   const StagedBlob blob = staged("precious");
   Submission sent = submission_with({blob});
   admitted(sent);
-  ASSERT_TRUE(store_->content_for_test().damage_blob_for_test(blob.sha256, "precioux"));
+  raw_content().damage_blob(blob.sha256, "precioux");
   reopen();
   const auto claimed = claim();  // finds the damage
   EXPECT_FALSE(claimed);
@@ -203,6 +224,8 @@ TEST_F(StoreTest, ClaimsFollowPriorityAndThenSubmission) {
 }
 
 TEST_F(StoreTest, WorkIsAnnounced) {
+  store_.reset();
+  open();
   std::atomic<int> announced{0};
   store_->set_work_listener([&] { ++announced; });
   ASSERT_TRUE(store_->recover());
@@ -271,6 +294,22 @@ TEST_F(StoreTest, AnAbandonedRequestIsQueuedAgainAndThenInterrupted) {
   EXPECT_EQ(body_of(*watch(id).value()), body_of(*read));
 }
 
+TEST_F(StoreTest, TheAuditOfALostRunSaysThatRecordsMayBeMissing) {
+  Submission sent = submission();
+  sent.max_attempts = 3;
+  const Uuid id = admitted(std::move(sent));
+  ASSERT_TRUE(abandon(claim()->fence, "lost before it ran"));
+  for (int i = 0; i < 2; ++i) {
+    const Fence fence = claim()->fence;
+    store_->mark_running(fence, 4711);
+    ASSERT_TRUE(abandon(fence, "executor 0 was killed"));
+  }
+  expect_sound_audit(audit(id));
+  EXPECT_THAT(events_of(audit(id)), ElementsAre("admitted", "queued", "assigned", "requeued", "assigned", "running",
+                                                "gap", "requeued", "assigned", "running", "gap", "finished"));
+  EXPECT_THAT(audit(id)[6], HasSubstr("executor 0 was killed; records of the last 100 ms may be missing"));
+}
+
 TEST_F(StoreTest, OnlyAQueuedRequestIsRejected) {
   const Uuid running = admitted(submission());
   const Fence fence = claim()->fence;
@@ -297,7 +336,7 @@ TEST_F(StoreTest, ARequestWhoseBlobIsDamagedFailsAndTheNextIsClaimed) {
   const StagedBlob blob = staged("precious content");
   const Uuid damaged = admitted(submission_with({blob}));
   const Uuid sound = admitted(submission());
-  ASSERT_TRUE(store_->content_for_test().damage_blob_for_test(blob.sha256, "precious contenx"));
+  raw_content().damage_blob(blob.sha256, "precious contenx");
   reopen();  // nothing is hot any more
 
   const auto claimed = claim();
@@ -313,6 +352,35 @@ TEST_F(StoreTest, ARequestWhoseBlobIsDamagedFailsAndTheNextIsClaimed) {
   EXPECT_EQ(admit(again)->kind, Admission::Kind::kCacheMiss) << "a damaged blob is not held";
   EXPECT_EQ(admit(submission_with({blob}))->kind, Admission::Kind::kAdmitted);
   EXPECT_EQ(claim()->blobs[0].content->view().value(), "precious content");
+}
+
+TEST_F(StoreTest, AShortageLeavesTheRequestQueuedWithAllItsAttempts) {
+  const Uuid id = admitted(submission_with({staged("content of a blob")}));
+  const Uuid next = admitted(submission());
+  reopen(0);  // nothing is hot
+  const Result<std::optional<Claim>> refused = [&] {
+    const NoDescriptors shortage;
+    return try_claim();
+  }();
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().kind, ErrorKind::kEnvironment);
+  EXPECT_EQ(state_of(id), State::kQueued);
+  EXPECT_EQ(store_->find(id).value()->attempt, 0);
+  EXPECT_EQ(store_->counts().queued, 2u);
+  EXPECT_EQ(store_->counts().in_progress, 0u);
+
+  const auto claimed = claim();
+  EXPECT_EQ(claimed->fence, (Fence{id, 1})) << "at its old place";
+  EXPECT_EQ(claim()->fence.request_id, next);
+  ASSERT_TRUE(finish(claimed->fence, completion(answer("{}"))));
+  expect_sound_audit(audit(id));
+  EXPECT_THAT(events_of(audit(id)), ElementsAre("admitted", "queued", "assigned", "requeued", "assigned", "finished"));
+}
+
+TEST_F(StoreTest, AReaderThatCannotBeOpenedIsAShortage) {
+  Readers readers(data_dir_ + "/queue.sqlite3");
+  const NoDescriptors shortage;
+  EXPECT_EQ(readers.lease().error().kind, ErrorKind::kEnvironment);
 }
 
 TEST_F(StoreTest, LongProgramsAndManyBlobsComeBackWhole) {
@@ -348,6 +416,7 @@ TEST_F(StoreTest, AfterClosingNothingIsAcceptedAndWhoeverWaitsIsTold) {
   EXPECT_EQ(admit(submission()).error().kind, ErrorKind::kBusy);
   EXPECT_EQ(watch(id).error().kind, ErrorKind::kBusy);
   EXPECT_EQ(finish({id, 1}, completion(answer("{}"))).error().kind, ErrorKind::kBusy);
+  EXPECT_EQ(store_->recover().error().kind, ErrorKind::kBusy);
   reopen();
   EXPECT_EQ(state_of(id), State::kQueued) << "kept for the next start";
 }

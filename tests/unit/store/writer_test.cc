@@ -1,9 +1,11 @@
 #include "store/writer.h"
 
 #include <atomic>
+#include <csignal>
+#include <fstream>
 #include <future>
 
-#include "store_fixture.h"
+#include "tests/unit/store/store_fixture.h"
 
 namespace kcoral::store {
 namespace {
@@ -36,18 +38,26 @@ class WriterTest : public testing::Test {
             .bytes = text.size()};
   }
 
-  /// Occupies the writer until the returned promise is kept, so that what follows becomes one batch.
-  std::shared_ptr<std::promise<void>> hold() {
-    auto promise = std::make_shared<std::promise<void>>();
-    auto entered = std::make_shared<std::promise<void>>();
-    writer_->submit({.apply = [promise, entered]() -> Result<Writer::AfterCommit> {
-                       entered->set_value();
-                       promise->get_future().wait();
+  /// An operation that occupies the writer from when it is reached until it is released.
+  struct Hold {
+    std::promise<void> reached;
+    std::promise<void> released;
+  };
+  std::shared_ptr<Hold> submit_hold() {
+    auto hold = std::make_shared<Hold>();
+    writer_->submit({.apply = [hold]() -> Result<Writer::AfterCommit> {
+                       hold->reached.set_value();
+                       hold->released.get_future().wait();
                        return Writer::AfterCommit([] {});
                      },
                      .failed = [](const Error&) {}});
-    entered->get_future().wait();
-    return promise;
+    return hold;
+  }
+  /// What is submitted before its release becomes one batch.
+  std::shared_ptr<Hold> hold() {
+    auto hold = submit_hold();
+    hold->reached.get_future().wait();
+    return hold;
   }
 
   /// Requires: the writer is closed.
@@ -65,7 +75,7 @@ class WriterTest : public testing::Test {
 TEST_F(WriterTest, WhatWaitsIsCommittedTogetherAndInOrder) {
   const auto held = hold();
   for (int n = 1; n <= 10; ++n) writer_->submit(insert(n));
-  held->set_value();
+  held->released.set_value();
   writer_->close();
   EXPECT_EQ(batches_, 2);
   EXPECT_EQ(rows(), "1 2 3 4 5 6 7 8 9 10");
@@ -77,20 +87,21 @@ TEST_F(WriterTest, WhatWaitsIsCommittedTogetherAndInOrder) {
 TEST_F(WriterTest, AFailedOperationIsUndoneAlone) {
   const auto held = hold();
   for (const int n : {1, -2, 3}) writer_->submit(insert(n));
-  held->set_value();
+  held->released.set_value();
   writer_->close();
   EXPECT_THAT(log_, ElementsAre("done 1", "failed -2 conflict", "done 3"));
   EXPECT_EQ(rows(), "1 3");
 }
 
 TEST_F(WriterTest, ABatchIsBoundedInOperationsAndBytes) {
-  auto held = hold();
+  const auto first = hold();
   for (int n = 0; n < 130; ++n) writer_->submit(insert(n));
-  held->set_value();
-  held = hold();  // comes after them
-  EXPECT_EQ(batches_, 1 + 2) << "64 and 64, and the last 2 with this one";
+  const auto second = submit_hold();
+  first->released.set_value();
+  second->reached.get_future().wait();
+  EXPECT_EQ(batches_, 1 + 2) << "64 and 64, and the last 2 with the second hold";
   for (int n = 0; n < 4; ++n) writer_->submit(insert(n, std::string(limits::kMiB / 2 + 1, 'x')));
-  held->set_value();
+  second->released.set_value();
   writer_->close();
   EXPECT_EQ(batches_, 1 + 2 + 1 + 4);
 }
@@ -117,10 +128,32 @@ TEST_F(WriterTest, AFullDiskFailsOnlyWhatFindsNoRoom) {
   writer_->submit(insert(1));
   writer_->submit(insert(2, std::string(100'000, 'x')));
   writer_->submit(insert(3));
-  held->set_value();
+  held->released.set_value();
   writer_->close();
   EXPECT_THAT(log_, ElementsAre("done 1", "failed 2 busy", "done 3"));
   EXPECT_EQ(rows(), "1 3");
+}
+
+TEST(DatabaseTest, OnceArmedADamagedFileEndsTheProcess) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  const TempDir dir;
+  const std::string path = dir.path() + "/db";
+  {
+    auto database = Database::open(path, Database::Access::kWriter).value();
+    ASSERT_TRUE(database->execute("CREATE TABLE t (text TEXT)"));
+    for (int i = 0; i < 100; ++i) ASSERT_TRUE(database->execute("INSERT INTO t VALUES (hex(randomblob(500)))"));
+  }
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(4096);
+  file << std::string(20 * 4096, 'x');
+  file.close();
+
+  auto database = Database::open(path, Database::Access::kWriter).value();
+  const auto read = database->query_text("SELECT sum(length(text)) FROM t");
+  ASSERT_FALSE(read);
+  EXPECT_EQ(read.error().kind, ErrorKind::kEngine);
+  database->make_io_errors_fatal();
+  EXPECT_EXIT((void)database->query_text("SELECT sum(length(text)) FROM t"), testing::KilledBySignal(SIGABRT), "");
 }
 
 }  // namespace

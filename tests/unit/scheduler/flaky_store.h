@@ -1,0 +1,58 @@
+// A Store that forwards everything, and can refuse to commit outcomes as a full disk would make it.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <utility>
+
+#include "store/store.h"
+
+namespace kcoral::scheduler {
+
+class FlakyStore : public store::Store {
+ public:
+  explicit FlakyStore(store::Store& real) : real_(real) {}
+
+  /// How many of the next `finish` fail.
+  std::atomic<int> failures{0};
+
+  void finish(const store::Fence& fence, store::Completion completion, std::function<void(Status)> done) override {
+    if (failures > 0) {
+      --failures;
+      return done(fail(ErrorKind::kBusy, "no space is left on the disk"));
+    }
+    real_.finish(fence, std::move(completion), std::move(done));
+  }
+
+  void admit(store::Submission submission, std::function<void(Result<store::Admission>)> done) override {
+    real_.admit(std::move(submission), std::move(done));
+  }
+  WatchId watch(const Uuid& request_id, std::function<void(Result<AnswerPtr>)> done) override {
+    return real_.watch(request_id, std::move(done));
+  }
+  void unwatch(WatchId id) override { real_.unwatch(id); }
+  void reject_if_queued(const Uuid& request_id, AnswerPtr answer, std::string reason) override {
+    real_.reject_if_queued(request_id, std::move(answer), std::move(reason));
+  }
+  void set_work_listener(std::function<void()> listener) override { real_.set_work_listener(std::move(listener)); }
+  void claim(store::ExecutorRef executor, std::function<void(Result<std::optional<store::Claim>>)> done) override {
+    real_.claim(std::move(executor), std::move(done));
+  }
+  void mark_running(const store::Fence& fence, int pid) override { real_.mark_running(fence, pid); }
+  void append_audit(const store::Fence& fence, std::vector<store::AuditRecord> records) override {
+    real_.append_audit(fence, std::move(records));
+  }
+  void abandon(const store::Fence& fence, std::string reason, std::function<void(Status)> done) override {
+    real_.abandon(fence, std::move(reason), std::move(done));
+  }
+  Status recover() override { return real_.recover(); }
+  store::Counts counts() const override { return real_.counts(); }
+  Result<std::optional<store::RequestRow>> find(const Uuid& request_id) override { return real_.find(request_id); }
+  Result<std::vector<std::string>> audit(const Uuid& request_id) override { return real_.audit(request_id); }
+  void close() override { real_.close(); }
+
+ private:
+  store::Store& real_;
+};
+
+}  // namespace kcoral::scheduler
