@@ -27,6 +27,9 @@ std::vector<UniqueFd> take_fds(msghdr& message) {
     for (size_t i = 0; i < count; ++i) {
       int fd;
       std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof fd);
+      // Closing must never block, and a socket of a program's that lingers would. Of what is no socket it is refused.
+      const linger at_once{0, 0};
+      ::setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
       fds.emplace_back(fd);
     }
   }

@@ -7,7 +7,7 @@
 namespace kcoral::executor {
 
 nlohmann::json frame_about(const RunId& run, const char* type) {
-  return {{"type", type}, {"request_id", run.request_id.str()}, {"attempt", run.attempt}};
+  return {{"type", type}, {"request_id", run.request_id.str()}, {"attempt", static_cast<uint64_t>(run.attempt)}};
 }
 
 Result<RunId> run_id_from(const nlohmann::json& body) {

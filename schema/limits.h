@@ -45,6 +45,7 @@ inline constexpr size_t kErrorMessageBytesMax = 16 * kKiB;  // an assertion's me
 inline constexpr size_t kHeadBytesMax = 64 * kKiB;     // request line and headers
 inline constexpr size_t kPartHeadBytesMax = 8 * kKiB;  // headers of one multipart part
 inline constexpr size_t kBoundaryBytesMax = 70;        // RFC 2046
+inline constexpr size_t kMediaTypeParametersMax = 16;  // of the request's own; each is compared with all before it
 inline constexpr size_t kBoundaryLineBytesMax = 256;   // white space after a boundary is legal, and nobody sends any
 inline constexpr size_t kChunkLineBytesMax = kKiB;     // a chunk's size with its extensions, which nobody reads
 inline constexpr size_t kClientNameBytesMax = 128;

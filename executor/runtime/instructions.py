@@ -191,7 +191,7 @@ class Execution:
             self._channel.send("returned", {"index": self._index}, document.finish())
         except Unencodable as fault:
             raise InstructionFailed("serialization", fault.message(), fault.__cause__) from None
-        except Exception as raised:
+        except BaseException as raised:  # a value's own methods may raise anything
             message = "the value cannot be returned: " + ending_message_of(raised)
             raise InstructionFailed("serialization", message, raised) from None
         finally:

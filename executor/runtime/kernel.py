@@ -22,10 +22,11 @@ from ctypes import (
     c_ssize_t,
     c_uint,
     c_uint32,
+    c_ulong,
     c_void_p,
     get_errno,
 )
-from errno import EINTR
+from errno import EINTR, ETOOMANYREFS
 from os import strerror
 from struct import Struct, calcsize
 from typing import Any, Optional, Sequence
@@ -48,6 +49,7 @@ _MSG_CTRUNC = 0x8
 _SOL_SOCKET = 1
 _SCM_RIGHTS = 1
 _IOLBF = 1
+_IN_FLIGHT_PAUSE_MS = 10
 
 PACKET_BYTES_MAX = 64 * 1024  # schema/limits.h, kFrameBytesMax
 PACKET_FDS_MAX = 64  # schema/limits.h, kFrameFdsMax
@@ -91,6 +93,7 @@ _mmap = _bind("mmap", c_void_p, c_void_p, c_size_t, c_int, c_int, c_int, c_long)
 _munmap = _bind("munmap", c_int, c_void_p, c_size_t)
 _sendmsg = _bind("sendmsg", c_ssize_t, c_int, c_void_p, c_int)
 _recvmsg = _bind("recvmsg", c_ssize_t, c_int, c_void_p, c_int)
+_poll = _bind("poll", c_int, c_void_p, c_ulong, c_int)
 _fflush = _bind("fflush", c_int, c_void_p)
 _setvbuf = _bind("setvbuf", c_int, c_void_p, c_char_p, c_int, c_size_t)
 _c_stdout = c_void_p.in_dll(_libc, "stdout")
@@ -172,7 +175,11 @@ def send_packet(fd: int, packet: bytes, fds: Sequence[int] = ()) -> None:
         message.control = addressof(control)
         message.control_length = len(padded)
     while _sendmsg(fd, byref(message), _MSG_NOSIGNAL) < 0:
-        if get_errno() != EINTR:
+        number = get_errno()
+        if number == ETOOMANYREFS:
+            # The user has too many descriptors in flight; nothing says when there are fewer.
+            _poll(None, 0, _IN_FLIGHT_PAUSE_MS)
+        elif number != EINTR:
             _checked(-1, "send a frame")
 
 

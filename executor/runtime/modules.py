@@ -92,7 +92,8 @@ class PythonModules:
 
 
 def _execute(source: str, path: str, namespace: dict[str, Any]) -> None:
-    exec(compile(source, path, "exec", dont_inherit=True), namespace)
+    # A byte order mark before the source is no part of it, as in a file that Python runs.
+    exec(compile(source.removeprefix("\ufeff"), path, "exec", dont_inherit=True), namespace)
 
 
 def _loading_failed(raised: BaseException) -> InstructionFailed:

@@ -9,7 +9,7 @@
  *     outside the kernel kills everything else in the namespace. It never ends by itself.
  *
  *   kcoral-init zygote -- COMMAND ARGS...
- *     Makes the user, mount, pid and ipc namespaces in which a slot's zygote lives, as an unprivileged user, and
+ *     Makes the user, mount, pid, ipc and net namespaces in which a slot's zygote lives, as an unprivileged user, and
  *     executes COMMAND as pid 1 of that pid namespace with CAP_SYS_ADMIN (over these namespaces, not over the host) and
  *     no other capability. This happens before COMMAND exists because making a user namespace needs a single-threaded
  *     process, and an interpreter that imports NumPy is none. The outer process waits, passes on COMMAND's exit status
@@ -22,14 +22,17 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/capability.h>
+#include <net/if.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -69,6 +72,7 @@ static _Noreturn void exist_as_init(void) {
   /* The file is called "init" inside a slot: on the host this says whose. */
   prctl(PR_SET_NAME, "kcoral-init");
   prctl(PR_SET_PDEATHSIG, SIGKILL);
+  setsid(); /* away from the zygote's process group, which nothing of a program may reach */
   no_new_privileges();
   keep_capabilities(0);
   /* The program runs as the same user: without this it could trace us and end its own namespace from inside. */
@@ -92,8 +96,8 @@ static void make_namespaces(void) {
     fprintf(stderr, "kcoral-init: a zygote never runs as uid 0\n");
     exit(kRefused);
   }
-  if (unshare(CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC) != 0) {
-    refuse("cannot make user, mount, pid and ipc namespaces",
+  if (unshare(CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWNET) != 0) {
+    refuse("cannot make user, mount, pid, ipc and net namespaces",
            "unprivileged user namespaces must be allowed (sysctl user.max_user_namespaces, "
            "kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns)");
   }
@@ -104,6 +108,17 @@ static void make_namespaces(void) {
   snprintf(map, sizeof map, "%u %u 1", gid, gid);
   write_text("/proc/self/gid_map", map);
   if (mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0) refuse("cannot make the mounts private", "");
+}
+
+/* A network of the slot's own, in which there is only loopback. It outlives each program, so nothing of a program may
+ * stay in it: its sockets end with it, and connections that it closed must not wait there either (TIME_WAIT would keep
+ * a port from the next program for a minute). */
+static void make_network(void) {
+  const int socket_fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  struct ifreq loopback = {.ifr_name = "lo", .ifr_flags = IFF_UP | IFF_RUNNING};
+  if (socket_fd < 0 || ioctl(socket_fd, SIOCSIFFLAGS, &loopback) != 0) refuse("cannot bring loopback up", "");
+  close(socket_fd);
+  write_text("/proc/sys/net/ipv4/tcp_max_tw_buckets", "0");
 }
 
 /* The outer process: holds nothing but standard error and `alive`, whose closing says that it died. */
@@ -126,6 +141,7 @@ static int become_zygote(char** command, int outer_alive) {
   if (mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) != 0) {
     refuse("cannot mount /proc in the zygote's namespace", "the /proc around it must not be partly covered");
   }
+  make_network();
   /* No user namespaces below ours. The programs' seccomp filter refuses them already; where the kernel lets us, this is
    * a second reason. */
   const int namespaces_max = open("/proc/sys/user/max_user_namespaces", O_WRONLY | O_CLOEXEC);

@@ -82,13 +82,26 @@ int set_limit(__rlimit_resource resource, uint64_t value, uint64_t hard_margin, 
   return 0;
 }
 
+/// The kernel counts descriptors in flight between processes for each user, and refuses a sender whose own limit on
+/// open files is below that count. Far below the zygote's and the executor's limit, a program that has filled its share
+/// cannot keep them from sending.
+uint64_t open_files_limit(uint64_t wanted) {
+  rlimit own;
+  if (getrlimit(RLIMIT_NOFILE, &own) != 0 || own.rlim_max == RLIM_INFINITY) return wanted;
+  const uint64_t share = own.rlim_max / 4;
+  return wanted < share ? wanted : share;
+}
+
 int set_limits(const kcoral_program_limits& limits, const Report& report) {
   // A dump would hold the program's data, in a place that depends on the host.
   if (set_limit(RLIMIT_CORE, 0, 0, "RLIMIT_CORE", report) != 0) return -1;
   if (limits.file_size_bytes > 0 && set_limit(RLIMIT_FSIZE, limits.file_size_bytes, 0, "RLIMIT_FSIZE", report) != 0) {
     return -1;
   }
-  if (limits.open_files > 0 && set_limit(RLIMIT_NOFILE, limits.open_files, 0, "RLIMIT_NOFILE", report) != 0) return -1;
+  if (limits.open_files > 0 &&
+      set_limit(RLIMIT_NOFILE, open_files_limit(limits.open_files), 0, "RLIMIT_NOFILE", report) != 0) {
+    return -1;
+  }
   if (limits.processes > 0 && set_limit(RLIMIT_NPROC, limits.processes, 0, "RLIMIT_NPROC", report) != 0) return -1;
   // SIGXCPU first, which says what happened; SIGKILL a second later for those who ignore it.
   if (limits.cpu_seconds > 0 && set_limit(RLIMIT_CPU, limits.cpu_seconds, 1, "RLIMIT_CPU", report) != 0) return -1;
@@ -135,6 +148,9 @@ KCORAL_EXPORT int kcoral_enter_program(const kcoral_program_limits* limits, cons
                                        char* error, size_t error_size) {
   const Report report(error, error_size);
   umask(0022);
+  // A session and process group of its own: a signal to "my group" must not reach the zygote, whose group it was born
+  // in.
+  if (setsid() < 0) return report.failed("make a session");
   if (unshare(CLONE_NEWNS | CLONE_NEWIPC) != 0) return report.failed("make mount and ipc namespaces");
   if (make_mounts(*limits, report) != 0) return -1;
   if (set_limits(*limits, report) != 0) return -1;

@@ -28,7 +28,7 @@ struct kcoral_program_limits {
   uint64_t shm_bytes;       /* tmpfs on /dev/shm */
   uint64_t private_bytes;   /* tmpfs on /run/kcoral: HOME and the sources of uploaded modules */
   uint64_t file_size_bytes; /* RLIMIT_FSIZE; beyond it a write is EFBIG */
-  uint64_t open_files;      /* RLIMIT_NOFILE */
+  uint64_t open_files;      /* RLIMIT_NOFILE, at most a quarter of the zygote's */
   uint64_t processes;       /* RLIMIT_NPROC */
   uint64_t cpu_seconds;     /* RLIMIT_CPU */
 };
@@ -38,8 +38,8 @@ int kcoral_new_pid_namespace(int own_pid_namespace, char* error, size_t error_si
 int kcoral_own_pid_namespace(int own_pid_namespace, char* error, size_t error_size);
 
 /* Called by the runtime, once: own mount and ipc namespaces; fresh tmpfs on /work, /tmp, /dev/shm and /run/kcoral; its
- * own /proc; working directory /work; limits; no capabilities; no new privileges; the seccomp filter `filter` (an array
- * of struct sock_filter of `filter_bytes` bytes, as libseccomp exports it). */
+ * own /proc; working directory /work; a session of its own; limits; no capabilities; no new privileges; the seccomp
+ * filter `filter` (an array of struct sock_filter of `filter_bytes` bytes, as libseccomp exports it). */
 int kcoral_enter_program(const struct kcoral_program_limits* limits, const void* filter, size_t filter_bytes,
                          char* error, size_t error_size);
 

@@ -31,7 +31,14 @@ schema::ProgramBounds any_bounds() {
   return bounds;
 }
 
+// What the runtime ends with when it cannot even say what went wrong (executor/runtime/runtime.py).
+constexpr int kRuntimeFailedCode = 70;
+
 std::string describe_death(const ExitStatus& status) {
+  if (!status.by_signal && status.number == kRuntimeFailedCode) {
+    return "the runtime could not go on in the program's process (exit code 70): a program that takes away its "
+           "descriptors, its socket or its file size ends like this";
+  }
   if (!status.by_signal) return fmt::format("the program ended its process with {}", describe(status));
   std::string message = fmt::format("the program's process was killed by {}", describe(status));
   if (status.number == SIGXCPU) message += ": it used all of its CPU time";

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
-from harness import Program, Server, running_server
+from harness import Program, Server, call, running_server, wait_until
 
 
 def see(server: Server, expression: str, imports: str = "os, sys"):
@@ -259,3 +261,80 @@ def test_files_of_a_request_are_gone_afterwards(server: Server):
     program.give("seen", program.call(program.module("import os\ndef main():\n    return os.listdir('.')\n"), "main"))
     assert server.execute(program).value("seen") == ["mine.txt"]
     assert see(server, "os.listdir('.')") == []
+
+
+class TestAttacksOnNeighbours:
+    """What one program does to the user, the group and the network that it shares with the slot's next one."""
+
+    @pytest.mark.parametrize("number", ["SIGTERM", "SIGKILL", "SIGUSR1", "SIGSTOP", "SIGINT"])
+    @pytest.mark.parametrize("target", ["os.killpg(os.getpgrp(), {0})", "os.kill(0, {0})", "os.kill(os.getppid(), {0})"])
+    def test_signals_to_its_own_group_end_only_itself(self, server, number, target):
+        kill = target.format(f"signal.{number}")
+        source = f"import os, signal\ndef main():\n    {kill}\n    return 'alive'\n"
+        reply = server.post(call(source, timeout_seconds=5))
+        if number == "SIGSTOP":
+            assert reply.error(504, "timeout")
+        else:
+            assert reply.result().error["kind"] == "runtime"
+        for _ in range(2):
+            assert server.run("def main():\n    return 1\n").value() == 1
+
+    def test_a_session_and_group_of_its_own(self, server):
+        assert see(server, "os.getpid() == os.getpgrp() == os.getsid(0)") is True
+
+    def test_no_port_is_kept_from_the_next_program(self, server):
+        source = (
+            "import socket\ndef main():\n"
+            "    listener = socket.socket(); listener.bind(('127.0.0.1', 5000)); listener.listen()\n"
+            "    client = socket.create_connection(('127.0.0.1', 5000)); served, _ = listener.accept()\n"
+            "    served.close(); client.close(); listener.close()\n"
+        )
+        for _ in range(6):
+            assert server.run(source).status == "COMPLETED"
+
+    def test_descriptors_in_flight_harm_nobody_else(self, server):
+        hog = call(
+            "import os, resource, socket, time\ndef main():\n"
+            "    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)\n"
+            "    null = os.open('/dev/null', os.O_RDONLY); pairs = []\n"
+            "    try:\n"
+            "        for _ in range(400):\n"
+            "            pairs.append(socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM))\n"
+            "            while True:\n"
+            "                try: socket.send_fds(pairs[-1][0], [b'x'], [null] * 250, socket.MSG_DONTWAIT)\n"
+            "                except BlockingIOError: break\n"
+            "    except OSError as error: print(error.errno, flush=True)\n"
+            "    time.sleep(3)\n",
+            timeout_seconds=30,
+        )
+        thread = threading.Thread(target=server.post, args=(hog,))
+        thread.start()
+        wait_until(lambda: server.health()["load"]["requests_in_progress"] == 1, "the hog runs")
+        while thread.is_alive():
+            assert server.run("def main():\n    return b'123'\n").value() == b"123"
+        thread.join()
+
+    def test_a_socket_that_lingers_does_not_hold_the_executor(self, server):
+        source = (
+            "import array, os, socket, struct, time\ndef main():\n"
+            "    listener = socket.socket(); listener.bind(('127.0.0.1', 0)); listener.listen()\n"
+            "    client = socket.create_connection(listener.getsockname()); served, _ = listener.accept()\n"
+            "    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 600)); client.setblocking(False)\n"
+            "    try:\n        while True: client.send(b'x' * 65536)\n    except BlockingIOError: pass\n"
+            "    channel = socket.socket(fileno=os.dup(1000))\n"
+            "    socket.send_fds(channel, [b'{\"type\":\"lease_release\",\"index\":2}'], [client.fileno()])\n"
+            "    client.close(); time.sleep(60)\n"
+        )
+        reply = server.post(call(source, timeout_seconds=3))
+        assert reply.status in (200, 504) and reply.json()["status"] != "COMPLETED"
+        assert server.run("def main():\n    return 1\n").document["elapsed_ms"] < 30_000
+
+    def test_a_value_whose_methods_raise_anything_is_a_serialization_error(self, server):
+        source = (
+            "import sys\nclass Odd:\n    def __dlpack__(self, **k): sys.exit(3)\n    def __dlpack_device__(self): sys.exit(4)\n"
+            "def main():\n    return Odd()\n"
+        )
+        assert server.run(source).error["kind"] == "serialization"
+
+    def test_a_source_may_begin_with_a_byte_order_mark(self, server):
+        assert server.run("\ufeffdef main():\n    return 1\n").value() == 1

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <condition_variable>
@@ -18,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "executor/child_process.h"
 #include "executor/install_paths.h"
 #include "executor/python_finder.h"
 #include "executor/remote_executor.h"
@@ -323,7 +323,18 @@ inline size_t open_fds(pid_t pid) {
   return count;
 }
 
-/// Lets a process open just `room` more descriptors, until it is given another limit.
+/// The user and group as which a process runs.
+inline ProcessSpec::User user_of(pid_t pid) {
+  ProcessSpec::User user{};
+  std::ifstream status("/proc/" + std::to_string(pid) + "/status");
+  for (std::string word; status >> word;) {
+    if (word == "Uid:") status >> user.uid;
+    if (word == "Gid:") status >> user.gid;
+  }
+  return user;
+}
+
+/// Lets a process open just `room` more descriptors, for as long as it lives.
 inline void leave_descriptors(pid_t pid, size_t room) {
   const std::string directory = "/proc/" + std::to_string(pid) + "/fd/";
   rlim_t limit = 0;
@@ -331,8 +342,13 @@ inline void leave_descriptors(pid_t pid, size_t room) {
     struct stat ignored;
     if (::lstat((directory + std::to_string(limit)).c_str(), &ignored) != 0) ++free;
   }
-  const rlimit limits{limit - 1, limit - 1};
-  EXPECT_EQ(::prlimit(pid, RLIMIT_NOFILE, &limits, nullptr), 0);
+  ProcessSpec spec;
+  spec.arguments = {"/usr/bin/prlimit", "--pid", std::to_string(pid), "--nofile=" + std::to_string(limit - 1)};
+  // Only a process of the same user may do it: in a container not even root.
+  if (::geteuid() == 0) spec.user = user_of(pid);
+  auto run = run_captured(std::move(spec), kTestWait);
+  ASSERT_TRUE(run.has_value()) << run.error().message;
+  EXPECT_EQ(run->status, ExitStatus{}) << run->err;
 }
 
 /// Whether a process has this file open.
