@@ -26,7 +26,6 @@ struct Assignment {
   int attempt = 1;
   std::chrono::milliseconds timeout{};
   uint64_t output_limit_bytes = 0;
-  int gpu_count = 1;
   std::vector<int> devices;  // none on a CPU server
   std::shared_ptr<const SealedMemory> program;
   std::vector<std::pair<Digest, std::shared_ptr<const SealedMemory>>> blobs;  // distinct

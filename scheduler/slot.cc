@@ -40,7 +40,6 @@ void Slot::run(store::Claim claim) {
   assignment.attempt = claim.fence.attempt;
   assignment.timeout = claim.timeout;
   assignment.output_limit_bytes = claim.output_limit_bytes;
-  assignment.gpu_count = claim.gpu_count;
   assignment.program = std::move(claim.program);
   for (store::StagedBlob& blob : claim.blobs) assignment.blobs.emplace_back(blob.sha256, std::move(blob.content));
   state_ = State::kRunning;

@@ -13,8 +13,8 @@ from typing import Any
 
 from kernel import map_private, memfd_create, memory_at, seal, unmap
 
-# schema/limits.h, kReturnedBytesMax: of a program's returns in all, which the executor counts. Here: of one value's text
-# or data, so that what has no chance is not even copied.
+# schema/limits.h, kReturnedBytesMax: of a program's returns in all, which the executor counts. Here it bounds one
+# value's text or data, so that what has no chance is not even copied.
 RETURNED_BYTES_MAX = 1024 * 1024 * 1024
 
 

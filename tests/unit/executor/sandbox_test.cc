@@ -79,7 +79,7 @@ TEST_F(InitTest, SaysWhatTheKernelRefused) {
   // No user namespaces below this one: what a host that forbids them answers.
   const CapturedRun result = run_in_zygote(init + " zygote -- /bin/true");
   EXPECT_EQ(result.status, (ExitStatus{false, 78}));
-  EXPECT_THAT(result.err, HasSubstr("cannot make user, mount, pid and ipc namespaces"));
+  EXPECT_THAT(result.err, HasSubstr("cannot make user, mount, pid, ipc and net namespaces"));
   EXPECT_THAT(result.err, HasSubstr("user.max_user_namespaces"));
 }
 

@@ -337,7 +337,7 @@ inline ProcessSpec::User user_of(pid_t pid) {
 /// Lets a process open just `room` more descriptors, for as long as it lives.
 inline void leave_descriptors(pid_t pid, size_t room) {
   const std::string directory = "/proc/" + std::to_string(pid) + "/fd/";
-  rlim_t limit = 0;
+  uint64_t limit = 0;
   for (size_t free = 0; free <= room; ++limit) {
     struct stat ignored;
     if (::lstat((directory + std::to_string(limit)).c_str(), &ignored) != 0) ++free;
