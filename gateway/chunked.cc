@@ -12,7 +12,9 @@ Result<bool> ChunkedDecoder::take_line(std::string_view& input) {
   const size_t taken = std::min(newline, input.size() - 1) + 1;
   line_.append(input.substr(0, taken));
   input.remove_prefix(taken);
-  if (line_.size() > limits::kChunkLineBytesMax) return fail(ErrorKind::kParse, "a line of the chunked body is too long");
+  if (line_.size() > limits::kChunkLineBytesMax) {
+    return fail(ErrorKind::kParse, "a line of the chunked body is too long");
+  }
   if (newline == std::string_view::npos) return false;
   if (!line_.ends_with("\r\n")) return fail(ErrorKind::kParse, "a line of the chunked body does not end in CRLF");
   line_.resize(line_.size() - 2);

@@ -73,9 +73,7 @@ class ExecuteExchange final : public Exchange, public std::enable_shared_from_th
   void on_worker_wait_passed();
   void stop_waiting();
 
-  void answer(const Error& error) {
-    respond(error_answer(request_id_, error));
-  }
+  void answer(const Error& error) { respond(error_answer(request_id_, error)); }
   void answer(store::Store::AnswerPtr outcome) { respond({request_id_, std::move(outcome), {}}); }
   void respond(Response response) {
     if (answered_) return;

@@ -1,9 +1,9 @@
 // The gateway: HTTP in front of the store (contract sections 1, 2, 5, 7, 8 and 11).
 //
 // It promises: every request is answered with a body of the contract and the id that it was sent with; an answer
-// reaches the client that asked or nobody; memory is bounded by what is configured, never by what a client sends (bodies
-// by one budget over all of them, a connection's unread input by limits::kReadBytes); a program whose client went away
-// runs on.
+// reaches the client that asked or nobody; memory is bounded by what is configured, never by what a client sends
+// (bodies by one budget over all of them, a connection's unread input by limits::kReadBytes); a program whose client
+// went away runs on.
 //
 // Gateway is thread-safe. The store, the clock and `health` must outlive it. `health` is called on I/O threads, must
 // not block, and may be called by several threads at once. The gateway never calls the scheduler.

@@ -18,7 +18,8 @@ struct HeaderValue {
   const std::string* parameter(std::string_view lowercase_name) const;
 };
 
-/// nullopt for an empty value, an unfinished quoted string or a doubled parameter. A parameter without `=` is ignored.
+/// nullopt for an empty value, an unfinished quoted string, a doubled parameter or more than
+/// limits::kMediaTypeParametersMax. A parameter without `=` is ignored.
 std::optional<HeaderValue> parse_header_value(std::string_view text);
 
 /// A part's Content-Disposition, of which only `name` counts and is kept: what clients do in a file's name differs.

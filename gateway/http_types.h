@@ -54,7 +54,7 @@ struct RequestHead {
 struct Response {
   Uuid request_id;  // echoed in X-Request-ID
   std::shared_ptr<const schema::Answer> answer;
-  std::string allow;  // the Allow header; empty: none
+  std::string allow;   // the Allow header; empty: none
   bool close = false;  // close the connection after it, even if the request's body was read to its end
 };
 

@@ -12,7 +12,7 @@ namespace kcoral::gateway {
 struct ListenAddress {
   std::string host;  // as the operator wrote it, for messages
   uint16_t port = 0;
-  std::string literal;  // "127.0.0.1", "[::1]"
+  std::string literal;    // "127.0.0.1", "[::1]"
   bool loopback = false;  // is_loopback_host
 
   /// kEnvironment, with one line that names host and port, if there is no such host.

@@ -22,7 +22,7 @@ bool is_usable_boundary(std::string_view boundary) {
 
 struct PartHead {
   std::optional<HeaderValue> disposition;
-  std::optional<HeaderValue> content_type;
+  std::optional<std::string> content_type;
 };
 
 Status read_part_header(std::string_view line, PartHead& head) {
@@ -31,13 +31,14 @@ Status read_part_header(std::string_view line, PartHead& head) {
     return fail(ErrorKind::kParse, "a header line of a part is malformed");
   }
   const std::string name = ascii_lowercase(line.substr(0, colon));
-  std::optional<HeaderValue> PartHead::*field = name == "content-disposition" ? &PartHead::disposition
-                                                : name == "content-type"      ? &PartHead::content_type
-                                                                              : nullptr;
-  if (field == nullptr) return {};
-  if (head.*field) return fail(ErrorKind::kParse, "a part has two {} headers", name);
-  head.*field = parse_header_value(trim_blanks(line.substr(colon + 1)));
-  if (!(head.*field)) return fail(ErrorKind::kParse, "a part's {} is malformed", name);
+  const std::string_view value = trim_blanks(line.substr(colon + 1));
+  if ((name == "content-disposition" && head.disposition) || (name == "content-type" && head.content_type)) {
+    return fail(ErrorKind::kParse, "a part has two {} headers", name);
+  }
+  if (name == "content-type") head.content_type = media_type_of(value);
+  if (name != "content-disposition") return {};
+  head.disposition = parse_disposition(value);
+  if (!head.disposition) return fail(ErrorKind::kParse, "a part's Content-Disposition is malformed");
   return {};
 }
 
@@ -152,7 +153,8 @@ Status MultipartParser::take_boundary_line(std::string_view& bytes) {
     state_ = State::kPartHead;
     return {};
   }
-  if (held_.size() > limits::kBoundaryLineBytesMax || (held_ != "-" && held_.back() != '\r' && !is_blank(held_.back()))) {
+  if (held_.size() > limits::kBoundaryLineBytesMax ||
+      (held_ != "-" && held_.back() != '\r' && !is_blank(held_.back()))) {
     return fail(ErrorKind::kParse, "a multipart boundary is followed by other text");
   }
   return {};
@@ -187,7 +189,7 @@ Status MultipartParser::begin_part() {
   }
   const std::string* name = head->disposition->parameter("name");
   if (name == nullptr) return fail(ErrorKind::kParse, "a part has no name");
-  return sink_->on_part_begin(*name, head->content_type ? head->content_type->value : std::string());
+  return sink_->on_part_begin(*name, head->content_type.value_or(""));
 }
 
 }  // namespace kcoral::gateway

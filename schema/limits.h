@@ -51,17 +51,17 @@ inline constexpr size_t kChunkLineBytesMax = kKiB;     // a chunk's size with it
 inline constexpr size_t kClientNameBytesMax = 128;
 inline constexpr uint64_t kRequestBytesMax = 256 * kMiB;   // default of --max-request-bytes
 inline constexpr uint64_t kResponseBytesMax = 256 * kMiB;  // default of --max-response-bytes
-// Program texts and blobs of all bodies that the store has not yet taken over: four of the largest, or a thousand of
-// what clients send. More arrives no sooner, since the store writes them at some 400 MB/s.
+// Default. Program texts and blobs of all bodies that the store has not yet taken over: four of the largest. More in
+// memory would not get through sooner, since the store writes some 400 MB/s (ARCHITECTURE.md).
 inline constexpr uint64_t kBodiesBytesMax = 1024 * kMiB;
 // Their blobs, each a descriptor and up to a page more than its content: four bodies with as many as they may have.
 inline constexpr size_t kStagedBlobsMax = 4 * kBlobsMax;
 // Read from a connection at a time. It is also what one connection can leave unread in our memory while it waits.
 inline constexpr size_t kReadBytes = 256 * kKiB;
-inline constexpr size_t kSendBufferBytes = kMiB;           // of one answer held outside memfds
-inline constexpr auto kHeadTimeout = 30s;                  // from its first byte
-inline constexpr auto kBodyStallTimeout = 60s;             // without one byte of progress, either way
-inline constexpr auto kIdleTimeout = 75s;                  // a kept-alive connection without a request
+inline constexpr size_t kSendBufferBytes = kMiB;  // of one answer held outside memfds
+inline constexpr auto kHeadTimeout = 30s;         // from its first byte
+inline constexpr auto kBodyStallTimeout = 60s;    // without one byte of progress, either way
+inline constexpr auto kIdleTimeout = 75s;         // a kept-alive connection without a request
 // How long a client that got its answer before it sent its whole body may go on sending before it is cut off: it should
 // read the answer first, and one in the middle of a large body reads only after that.
 inline constexpr auto kLingerSilence = 5s;
@@ -76,7 +76,8 @@ inline constexpr auto kSlotStart = 120s;         // zygote with its preloads (Py
 inline constexpr int kStartsBeforeReadyMax = 3;  // of an executor that was never ready: then its host is at fault
 
 // --- audit records of single instructions (section 9) ---
-// How long each station on the way may keep some back to share a frame or a commit; together below the contract's 100 ms.
+// How long each station on the way may keep some back to share a frame or a commit; together below the contract's 100
+// ms.
 inline constexpr auto kRecordsDelayExecutor = 30ms;
 inline constexpr auto kRecordsDelayScheduler = 30ms;
 inline constexpr auto kRecordsDelayStore = 30ms;

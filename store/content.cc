@@ -25,8 +25,9 @@ constexpr size_t kBlobEntryBytes = 1 + 8 + 8;
 constexpr std::string_view kWritingMark = "writing";
 
 constexpr size_t kBlockCacheBytes = 16 * limits::kMiB;  // names and audit; chunks are read past it
-constexpr size_t kChunkMemtableBytes =
-    16 * limits::kMiB;  // a few bound the memory, and the disk is what a burst waits for
+// Blobs of 64 MiB, synced: 228-266 MB/s and 143 MB of memory at most. With 64 MiB memtables 207-249 MB/s and 215-240
+// MB.
+constexpr size_t kChunkMemtableBytes = 16 * limits::kMiB;
 constexpr size_t kSmallMemtableBytes = 4 * limits::kMiB;
 constexpr size_t kMemtablesBytesMax = 64 * limits::kMiB;
 constexpr uint64_t kWalBytesMax = 128 * limits::kMiB;

@@ -12,10 +12,11 @@ struct Decoded {
   std::string rest;
   bool ended = false;
   bool failed = false;
+  ErrorKind error_kind{};
 };
 
-Decoded decode(std::string_view wire, size_t piece_bytes) {
-  ChunkedDecoder decoder;
+Decoded decode(std::string_view wire, size_t piece_bytes, uint64_t body_bytes_max = 1 << 20) {
+  ChunkedDecoder decoder(body_bytes_max);
   Decoded decoded;
   while (!wire.empty()) {
     std::string_view piece = wire.substr(0, piece_bytes);
@@ -24,6 +25,7 @@ Decoded decode(std::string_view wire, size_t piece_bytes) {
       const auto step = decoder.next(piece);
       if (!step) {
         decoded.failed = true;
+        decoded.error_kind = step.error().kind;
         return decoded;
       }
       decoded.data += step->data;
@@ -58,6 +60,29 @@ TEST(Chunked, RefusesWhatOthersMightReadDifferently) {
     EXPECT_TRUE(decode(wire, wire.size()).failed) << wire;
     EXPECT_TRUE(decode(wire, 1).failed) << wire;
   }
+}
+
+TEST(Chunked, AChunkLongerThanItsSizeIsRefusedAtItsFirstByte) {
+  for (const char* wire : {"4\r\nWikip", "4\r\nWiki\n", "4\r\nWiki\r\r", "4\r\nWiki\rx"}) {
+    for (const size_t piece : {size_t{1}, size_t{100}}) {
+      const Decoded decoded = decode(wire, piece);
+      EXPECT_TRUE(decoded.failed) << wire;
+      EXPECT_EQ(decoded.error_kind, ErrorKind::kParse);
+    }
+  }
+}
+
+TEST(Chunked, ABodyOverTheLimitIsRefusedWhenItIsAnnounced) {
+  EXPECT_TRUE(decode("4\r\nWiki\r\n6\r\n012345\r\n0\r\n\r\n", 3, 10).ended);
+  for (const char* wire : {"b\r\n", "4\r\nWiki\r\n7\r\n", "ffffffffffffffff\r\n", "fffffffffffffffffffffff;x=y\r\n",
+                           "4\r\nWiki\r\nffffffffffffffff\r\n"}) {
+    for (const size_t piece : {size_t{1}, size_t{100}}) {
+      const Decoded decoded = decode(wire, piece, 10);
+      EXPECT_TRUE(decoded.failed) << wire;
+      EXPECT_EQ(decoded.error_kind, ErrorKind::kRequestTooLarge) << wire;
+    }
+  }
+  EXPECT_EQ(decode("0000000000000000004\r\n", 100).error_kind, ErrorKind::kParse) << "padded";
 }
 
 TEST(Chunked, BoundsItsLines) {

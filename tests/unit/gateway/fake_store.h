@@ -45,6 +45,11 @@ class FakeStore final : public store::Store {
     changed_.notify_all();
   }
 
+  /// How often `admit` was called, held or not.
+  size_t asked() const {
+    const std::lock_guard lock(mutex_);
+    return asked_;
+  }
   size_t watching() const {
     const std::lock_guard lock(mutex_);
     return watches_.size();
@@ -75,6 +80,10 @@ class FakeStore final : public store::Store {
   // --- store::Store ---
 
   void admit(store::Submission submission, std::function<void(Result<store::Admission>)> done) override {
+    {
+      const std::lock_guard lock(mutex_);
+      ++asked_;
+    }
     post([this, submission = std::move(submission), done = std::move(done)]() mutable {
       auto admission = on_admit(submission);
       const bool runs = admission && admission->kind != store::Admission::Kind::kCacheMiss;
@@ -208,6 +217,7 @@ class FakeStore final : public store::Store {
   std::vector<store::Submission> submissions_;
   std::vector<Uuid> rejected_;
   WatchId next_watch_ = 1;
+  size_t asked_ = 0;
   bool held_ = false;
   bool closed_ = false;
   std::thread thread_;

@@ -1,6 +1,9 @@
 #include "gateway/header_value.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+
+#include "schema/limits.h"
 
 namespace kcoral::gateway {
 namespace {
@@ -25,6 +28,42 @@ TEST(HeaderValue, RefusesWhatIsAmbiguous) {
   for (const char* text : {"", ";a=b", "a; name=\"open", "a; name=\"x\"y", "a; name=1; NAME=2"}) {
     EXPECT_FALSE(parse_header_value(text)) << text;
   }
+}
+
+TEST(HeaderValue, BoundsTheNumberOfParameters) {
+  std::string text = "a";
+  for (size_t i = 0; i < limits::kMediaTypeParametersMax; ++i) text += fmt::format(";p{}=1", i);
+  EXPECT_TRUE(parse_header_value(text));
+  EXPECT_FALSE(parse_header_value(text + ";boundary=x"));
+}
+
+TEST(Disposition, TheNameIsReadWhateverTheFileNameIs) {
+  for (const char* text :
+       {R"(Form-Data; name="program"; filename="C:\dir\")", R"(form-data; filename="C:\dir\"; name="program")",
+        R"(form-data; filename="C:\dir\" ; name=program)",
+        R"(form-data; filename="C:\dir\"; name="program"; filename*=UTF-8''x)",
+        R"(form-data; filename="a\"b; c.txt"; name="program")",
+        R"(form-data; filename="a\"; name=\"other"; name="program")",
+        R"(form-data; filename="a"b.txt"; name="program")", R"(form-data; name="program"; filename="unfinished)",
+        R"(form-data; name="program"; filename=a; filename=b)", R"(form-data; name="pro\gram"; filename="")"}) {
+    const auto parsed = parse_disposition(text);
+    ASSERT_TRUE(parsed) << text;
+    EXPECT_EQ(parsed->value, "form-data");
+    ASSERT_TRUE(parsed->parameter("name")) << text;
+    EXPECT_EQ(*parsed->parameter("name"), "program") << text;
+  }
+}
+
+TEST(Disposition, RefusesADoubtfulName) {
+  for (const char* text : {"", ";name=a", "form-data; name=\"open", "form-data; name=\"x\"y",
+                           "form-data; name=1; NAME=2", "form-data; name=1; filename=\"C:\\\"; name=2"}) {
+    EXPECT_FALSE(parse_disposition(text)) << text;
+  }
+}
+
+TEST(MediaType, ParametersAreIgnored) {
+  EXPECT_EQ(media_type_of("Application/JSON ; charset=\"open"), "application/json");
+  EXPECT_EQ(media_type_of(""), "");
 }
 
 }  // namespace

@@ -125,25 +125,37 @@ TEST(LiveExecute, TooLargeIsSaidFromTheContentLength) {
   GatewayConfig config;
   config.request_bytes_max = 1000;
   LiveGateway live(config);
-  RawClient client = live.client();
-  client.send(execute_head("Content-Length: 1001"));
-  const auto answer = client.read_answer();
-  ASSERT_TRUE(answer);
-  EXPECT_EQ(answer->status, 413);
-  EXPECT_EQ(error_kind(*answer), "request_too_large");
-  EXPECT_TRUE(client.at_end());
+  for (const std::string& length : {std::string("1001"), std::string(19, '9'), std::string(40, '9')}) {
+    RawClient client = live.client();
+    client.send(execute_head("Content-Length: " + length));
+    const auto answer = client.read_answer();
+    ASSERT_TRUE(answer);
+    EXPECT_EQ(answer->status, 413) << length;
+    EXPECT_EQ(error_kind(*answer), "request_too_large");
+    EXPECT_EQ(answer->header("connection"), "close");
+    EXPECT_TRUE(client.at_end());
+  }
 }
 
-TEST(LiveExecute, TooLargeIsSaidInTheMiddleOfAChunkedBody) {
+TEST(LiveExecute, TooLargeIsSaidWhenAChunkIsAnnounced) {
   GatewayConfig config;
   config.request_bytes_max = 1000;
   LiveGateway live(config);
   RawClient client = live.client();
-  client.send(execute_head("Transfer-Encoding: chunked") + "fff\r\n" + std::string(1001, 'x'));
+  client.send(execute_head("Transfer-Encoding: chunked") + "3e9\r\n");  // and not one byte of it
   const auto answer = client.read_answer();
   ASSERT_TRUE(answer);
   EXPECT_EQ(answer->status, 413);
   EXPECT_EQ(answer->header("connection"), "close");
+  EXPECT_TRUE(client.at_end());
+}
+
+TEST(LiveExecute, AChunkLongerThanItsSizeIsRefusedAtOnce) {
+  LiveGateway live;
+  RawClient client = live.client();
+  client.send(execute_head("Transfer-Encoding: chunked") + "2\r\n--x");  // no line break follows
+  EXPECT_EQ(client.read_answer()->status, 400);
+  EXPECT_TRUE(client.at_end());
 }
 
 TEST(LiveExecute, AClientThatSendsOnReadsItsErrorAllTheSame) {
@@ -272,9 +284,13 @@ TEST(LiveExecute, PartsOfAnAnswerArriveByteForByte) {
   live.store.on_run = [&](const store::Submission&) { return answer; };
   std::string expected;
   for (const auto& segment : answer->body()) {
-    expected += segment.extent.memory
-                    ? std::string(segment.extent.memory->view()->substr(segment.extent.offset, segment.extent.length))
-                    : segment.text;
+    if (const auto* extent = std::get_if<schema::Extent>(&segment)) {
+      expected += extent->memory->view()->substr(extent->offset, extent->length);
+    } else if (const auto* text = std::get_if<std::string>(&segment)) {
+      expected += *text;
+    } else {
+      expected += std::get<std::string_view>(segment);
+    }
   }
   RawClient client = live.client();
   for (int i = 0; i < 2; ++i) {

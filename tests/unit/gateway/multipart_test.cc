@@ -96,6 +96,13 @@ TEST(Multipart, AcceptsQuotedBoundariesAndBodiesWithoutParts) {
   EXPECT_EQ(parse("--AaB03x--\r\n"), "");
 }
 
+TEST(Multipart, AFileNameMayEndInABackslash) {
+  EXPECT_EQ(parse("--AaB03x\r\nContent-Disposition: form-data; name=\"x\"; filename=\"C:\\dir\\\"\r\n\r\n1\r\n"
+                  "--AaB03x\r\nContent-Disposition: form-data; filename=\"C:\\dir\\\"; name=\"y\"\r\n\r\n2\r\n"
+                  "--AaB03x--"),
+            "<x|>1</><y|>2</>");
+}
+
 TEST(Multipart, RefusesContentTypesWithoutAUsableBoundary) {
   for (const char* type : {"", "application/json", "multipart/mixed; boundary=x", "multipart/form-data",
                            "multipart/form-data; boundary=", "multipart/form-data; boundary=\"a \"",

@@ -11,12 +11,10 @@ TEST(RouteTree, FindsFixedAndVariableSegments) {
   tree.add("/requests", 1);
   tree.add("/requests/:id", 2);
   tree.add("/requests/:id/artifacts/:key", 3);
-  EXPECT_EQ(tree.find("/")->index, 0u);
-  EXPECT_EQ(tree.find("/requests")->index, 1u);
-  const auto found = tree.find("/requests/7/artifacts/k");
-  ASSERT_TRUE(found);
-  EXPECT_EQ(found->index, 3u);
-  EXPECT_EQ(found->parameters, (std::vector<std::pair<std::string, std::string>>{{":id", "7"}, {":key", "k"}}));
+  EXPECT_EQ(tree.find("/"), 0u);
+  EXPECT_EQ(tree.find("/requests"), 1u);
+  EXPECT_EQ(tree.find("/requests/7"), 2u);
+  EXPECT_EQ(tree.find("/requests/7/artifacts/k"), 3u);
 }
 
 TEST(RouteTree, IsExactAboutSlashes) {

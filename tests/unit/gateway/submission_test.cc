@@ -10,9 +10,13 @@ namespace {
 
 constexpr const char* kType = "multipart/form-data; boundary=frontier";
 
+std::shared_ptr<BodyBudget> budget(uint64_t bytes_max = 1 << 20, size_t blobs_max = 100) {
+  return std::make_shared<BodyBudget>(bytes_max, blobs_max);
+}
+
 Result<ReceivedProgram> read(std::string_view body, size_t piece_bytes = std::string_view::npos,
-                             uint64_t body_bytes_max = 1 << 20) {
-  auto reader = SubmissionReader::create(kType, body_bytes_max);
+                             std::shared_ptr<BodyBudget> from = budget()) {
+  auto reader = SubmissionReader::create(kType, std::move(from));
   if (!reader) return fail(reader.error());
   while (!body.empty()) {
     const std::string_view piece = body.substr(0, piece_bytes);
@@ -86,12 +90,41 @@ TEST(Submission, AForeignNameInAMessageIsUtf8) {
   EXPECT_TRUE(schema::is_valid_utf8(outcome.error().message));
 }
 
-TEST(Submission, StopsWhenItsBodyPassesTheLimit) {
+TEST(Submission, HoldsItsShareOfTheBudgetUntilItIsDropped) {
+  const auto shared = budget();
+  {
+    const auto received = read(bytes_program("content") + blob_part("content") + closing(), 10, shared);
+    ASSERT_TRUE(received) << received.error().message;
+    EXPECT_EQ(shared->bytes_taken(), received->text.size() + 7);
+    EXPECT_EQ(shared->blobs_taken(), 1u);
+    received->share->release();
+    EXPECT_EQ(shared->bytes_taken(), 0u);
+    EXPECT_EQ(shared->blobs_taken(), 0u);
+  }
+  EXPECT_EQ(shared->bytes_taken(), 0u);
+}
+
+TEST(Submission, IsBusyWhenTheBudgetHasNoRoomAndGivesItsOwnBack) {
   const std::string body = bytes_program("content") + blob_part("content") + closing();
-  EXPECT_TRUE(read(body, 10, body.size()));
-  const auto outcome = read(body, 10, body.size() - 1);
-  ASSERT_FALSE(outcome);
-  EXPECT_EQ(outcome.error().kind, ErrorKind::kRequestTooLarge);
+  const uint64_t needed = read(body)->text.size() + 7;
+  EXPECT_TRUE(read(body, 10, budget(needed, 1)));
+  for (const auto& small : {budget(needed - 1, 1), budget(needed, 0)}) {
+    const auto outcome = read(body, 10, small);
+    ASSERT_FALSE(outcome);
+    EXPECT_EQ(outcome.error().kind, ErrorKind::kBusy);
+    EXPECT_EQ(small->bytes_taken(), 0u);
+    EXPECT_EQ(small->blobs_taken(), 0u);
+  }
+}
+
+TEST(Submission, GivesItsShareBackWhereverItsBodyEnds) {
+  const auto shared = budget();
+  const std::string body = blob_part("content") + bytes_program("content") + closing();
+  for (size_t bytes = 0; bytes < body.size(); ++bytes) {
+    EXPECT_FALSE(read(body.substr(0, bytes), 7, shared) && bytes + 2 < body.size());
+    ASSERT_EQ(shared->bytes_taken(), 0u) << bytes;
+    ASSERT_EQ(shared->blobs_taken(), 0u) << bytes;
+  }
 }
 
 }  // namespace
