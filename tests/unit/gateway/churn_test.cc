@@ -121,6 +121,9 @@ TEST(Churn, EveryAnswerReachesTheClientThatAsked) {
   last.send(execute_program());
   EXPECT_TRUE(last.read_answer());
   live.store.wait_until([&] { return live.store.watching() == 0; });
+  // What somebody left behind may still be on its way to `answers`.
+  live.gateway->stop();
+  live.store.close();
 }
 
 }  // namespace
