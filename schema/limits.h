@@ -103,5 +103,8 @@ inline constexpr size_t kCapturedBytesMax = kMiB;         // of each stream of a
 inline constexpr size_t kChunkBytes = kMiB;                      // of blobs and artifacts in RocksDB (ARCHITECTURE.md)
 inline constexpr uint64_t kBlobCacheBytesDefault = 1024 * kMiB;  // hot memfds
 inline constexpr size_t kProgramCompressFromBytes = 16 * kKiB;
+// How often a request is put back into the queue because memory or descriptors are too short to load what it needs;
+// then it fails, for it may need more than this server will ever have, and others wait behind it.
+inline constexpr int kPutBacksMax = 10;
 
 }  // namespace kcoral::limits

@@ -76,8 +76,10 @@ bool is_shortage(const rocksdb::Status& status) {
 
 tl::unexpected<Error> failure(const rocksdb::Status& status, std::string_view what) {
   if (status.IsNoSpace()) return fail(ErrorKind::kBusy, "{}: no space is left on the disk", what);
-  if (is_shortage(status)) return fail(ErrorKind::kBusy, "{}: {}", what, status.ToString());
-  return fail(ErrorKind::kEngine, "{}: {}", what, status.ToString());
+  // A client sees the error; RocksDB's own words name paths of this host, and are for the log.
+  spdlog::error("{}: {}", what, status.ToString());
+  if (is_shortage(status)) return fail(ErrorKind::kBusy, "{}: the server has run out of memory or descriptors", what);
+  return fail(ErrorKind::kEngine, "{}: the database failed; the server's log says how", what);
 }
 
 rocksdb::ColumnFamilyOptions small_family(const std::shared_ptr<rocksdb::Cache>& cache) {
@@ -434,7 +436,13 @@ Result<std::vector<StoredRecord>> Content::records(const Uuid& request_id) {
 
 Status Content::sync() {
   const uint64_t ended = engine_->ended;
-  const rocksdb::Status status = engine_->db->SyncWAL();
+  // An empty write that is synced, and with it all that went before. Unlike SyncWAL it stands in line with the other
+  // writes, so that it never comes upon a log to which one of them has just failed to append: RocksDB asserts that
+  // nobody touches such a log, and refuses all writes until it has begun another.
+  rocksdb::WriteOptions options;
+  options.sync = true;
+  rocksdb::WriteBatch nothing;
+  const rocksdb::Status status = engine_->db->Write(options, &nothing);
   if (status.IsNoSpace()) return failure(status, "syncing");
   if (!status.ok()) {
     // The kernel reports a failed sync once and may then forget what it could not write: trying again would lie.

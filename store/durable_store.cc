@@ -284,23 +284,30 @@ void DurableStore::claim(ExecutorRef executor, std::function<void(Result<std::op
 
 void DurableStore::claim_row(const ClaimingPtr& claiming) {
   writer_->submit({.apply = [this, claiming]() -> Result<AfterCommit> {
+                     if (auto put_back = put_back_delayed(); !put_back) return fail(put_back.error());
                      auto claimed = requests_->claim_next(claiming->executor, clock_.wall_now());
                      if (!claimed) return fail(claimed.error());
-                     if (!*claimed) return AfterCommit([claiming] { claiming->done(std::optional<Claim>()); });
-                     return AfterCommit([this, claiming, claimed = std::move(**claimed)] {
+                     return AfterCommit([this, claiming, claimed = std::move(*claimed)] {
+                       put_backs_delayed_.clear();
+                       if (!claimed) return claiming->done(std::optional<Claim>());
                        --queued_;
                        ++in_progress_;
-                       service_->post([this, claiming, claimed] { load_claim(claiming, claimed); });
+                       const auto put_backs = put_backs_.find(claimed->claim.fence.request_id);
+                       service_->post([this, claiming, claimed = *claimed,
+                                       count = put_backs == put_backs_.end() ? 0 : put_backs->second] {
+                         load_claim(claiming, claimed, count);
+                       });
                      });
                    },
                    .failed = [claiming](const Error& error) { claiming->done(fail(error)); },
                    .bytes = 0});
 }
 
-void DurableStore::load_claim(const ClaimingPtr& claiming, RequestTable::Claimed claimed) {
+void DurableStore::load_claim(const ClaimingPtr& claiming, RequestTable::Claimed claimed, int put_backs) {
   if (auto filled = fill_claim(claimed); !filled) {
-    return is_shortage(filled.error()) ? put_back(claiming, claimed.claim.fence, filled.error())
-                                       : pass_over(claiming, claimed.claim.fence, filled.error());
+    const bool may_pass = is_shortage(filled.error()) && put_backs < limits::kPutBacksMax;
+    return may_pass ? put_back(claiming, claimed.claim.fence, filled.error())
+                    : pass_over(claiming, claimed.claim.fence, filled.error());
   }
   claiming->done(std::optional<Claim>(std::move(claimed.claim)));
 }
@@ -324,11 +331,12 @@ Status DurableStore::fill_claim(RequestTable::Claimed& claimed) {
 }
 
 void DurableStore::pass_over(const ClaimingPtr& claiming, const Fence& fence, const Error& error) {
-  const std::string reason = fmt::format("what it needs to run can no longer be read: {}", error.message);
+  const ErrorKind kind = is_shortage(error) ? ErrorKind::kEnvironment : ErrorKind::kEngine;
+  const std::string reason = fmt::format("what it needs to run cannot be read: {}", error.message);
   spdlog::error("request {}: {}", fence.request_id.str(), reason);
   auto ending = std::make_shared<Ending>();
   ending->fence = fence;
-  ending->completion = completion_with_error(fence.request_id, State::kFailed, {ErrorKind::kEngine, reason}, reason);
+  ending->completion = completion_with_error(fence.request_id, State::kFailed, {kind, reason}, reason);
   ending->token = claiming->token;
   ending->done = [this, claiming, fence](const Status& ended) {
     if (!ended) return put_back(claiming, fence, ended.error());
@@ -342,19 +350,31 @@ void DurableStore::put_back(const ClaimingPtr& claiming, const Fence& fence, con
   writer_->submit({.apply = [this, claiming, fence, error]() -> Result<AfterCommit> {
                      auto undone = requests_->unclaim(fence, error.message, clock_.wall_now());
                      if (!undone) return fail(undone.error());
-                     return AfterCommit([this, claiming, error] {
+                     return AfterCommit([this, claiming, fence, error] {
                        --in_progress_;
                        ++queued_;
+                       ++put_backs_[fence.request_id];
                        claiming->done(fail(error));
                      });
                    },
                    .failed =
-                       [claiming, fence, error](const Error& why) {
-                         spdlog::error("request {} stays assigned to nobody until the next start: {}",
-                                       fence.request_id.str(), why.message);
+                       [this, claiming, fence, error](const Error& why) {
+                         spdlog::warn("request {} is put back with the next claim: {}", fence.request_id.str(),
+                                      why.message);
+                         put_backs_delayed_.push_back({fence, error.message});
+                         --in_progress_;
+                         ++queued_;
                          claiming->done(fail(error));
                        },
                    .bytes = 0});
+}
+
+/// Inside the transaction of a claim, whose commit forgets them.
+Status DurableStore::put_back_delayed() {
+  for (const PutBack& delayed : put_backs_delayed_) {
+    if (auto undone = requests_->unclaim(delayed.fence, delayed.reason, clock_.wall_now()); !undone) return undone;
+  }
+  return {};
 }
 
 void DurableStore::mark_running(const Fence& fence, int pid) {
@@ -454,6 +474,7 @@ void DurableStore::commit_ending(const EndingPtr& ending) {
                      if (!changed) return fail(changed.error());
                      return AfterCommit([this, ending, was_queued] {
                        --(was_queued ? queued_ : in_progress_);
+                       put_backs_.erase(ending->fence.request_id);
                        watches_.fire_all(ending->fence.request_id, ending->completion.answer);
                        ending->done({});
                      });

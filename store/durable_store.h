@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -58,6 +59,10 @@ class DurableStore final : public Store {
   struct Admitting;
   struct Claiming;
   struct Ending;
+  struct PutBack {
+    Fence fence;
+    std::string reason;
+  };
   using AdmittingPtr = std::shared_ptr<Admitting>;
   using ClaimingPtr = std::shared_ptr<Claiming>;
   using EndingPtr = std::shared_ptr<Ending>;
@@ -76,10 +81,12 @@ class DurableStore final : public Store {
   Result<AnswerPtr> answer_if_ended(const Uuid& request_id);
 
   void claim_row(const ClaimingPtr& claiming);
-  void load_claim(const ClaimingPtr& claiming, RequestTable::Claimed claimed);
+  /// `put_backs`: how often it was put back before.
+  void load_claim(const ClaimingPtr& claiming, RequestTable::Claimed claimed, int put_backs);
   Status fill_claim(RequestTable::Claimed& claimed);
   void pass_over(const ClaimingPtr& claiming, const Fence& fence, const Error& error);
   void put_back(const ClaimingPtr& claiming, const Fence& fence, const Error& error);
+  Status put_back_delayed();
 
   void end(EndingPtr ending);
   void store_ending(const EndingPtr& ending);
@@ -105,7 +112,9 @@ class DurableStore final : public Store {
 
   Watches watches_;
   std::function<void()> work_listener_;
-  bool work_arrived_ = false;  // the writer's thread only: something of this batch became claimable
+  bool work_arrived_ = false;               // the writer's thread only: something of this batch became claimable
+  std::map<Uuid, int> put_backs_;           // the writer's thread only: of queued requests, how often
+  std::vector<PutBack> put_backs_delayed_;  // the writer's thread only: what found no room on the disk
   std::atomic<uint64_t> queued_{0};
   std::atomic<uint64_t> in_progress_{0};
 

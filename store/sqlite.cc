@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <utility>
 
 #include "base/log.h"
@@ -48,7 +49,7 @@ std::array<uint8_t, kSize> fixed_bytes(std::string_view blob) {
 
 Result<std::unique_ptr<Database>> Database::open(const std::string& path, Access access) {
   std::unique_ptr<Database> database(new Database());
-  database->path_ = path;
+  database->name_ = std::filesystem::path(path).filename();
   const int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_PRIVATECACHE |
                     (access == Access::kWriter ? SQLITE_OPEN_CREATE : 0);
   const int opened = ::sqlite3_open_v2(path.c_str(), &database->handle_, flags, nullptr);
@@ -85,17 +86,17 @@ Database::~Database() {
 
 Status Database::failure(int code, std::string_view what) const {
   const std::string message = fmt::format("{}: {}", what, ::sqlite3_errmsg(handle_));
-  if (is_disk_full(code)) return fail(ErrorKind::kBusy, "no space is left on the disk of {}", path_);
-  if (is_out_of_memory(code)) return fail(ErrorKind::kBusy, "{}: memory ran out", path_);
+  if (is_disk_full(code)) return fail(ErrorKind::kBusy, "no space is left on the disk of {}", name_);
+  if (is_out_of_memory(code)) return fail(ErrorKind::kBusy, "{}: memory ran out", name_);
   if (io_errors_are_fatal_ && (is_unreachable(code) || is_damaged(code))) {
-    spdlog::critical("{}: {} (code {}); what is durable is no longer known, so the server ends here", path_, message,
+    spdlog::critical("{}: {} (code {}); what is durable is no longer known, so the server ends here", name_, message,
                      code);
     spdlog::default_logger()->flush();
     std::abort();
   }
-  if ((code & 0xff) == SQLITE_BUSY) return fail(ErrorKind::kBusy, "{} is locked by another process", path_);
-  if (is_unreachable(code)) return fail(ErrorKind::kEnvironment, "{}: {}", path_, message);
-  return fail(ErrorKind::kEngine, "{}: {}", path_, message);
+  if ((code & 0xff) == SQLITE_BUSY) return fail(ErrorKind::kBusy, "{} is locked by another process", name_);
+  if (is_unreachable(code)) return fail(ErrorKind::kEnvironment, "{}: {}", name_, message);
+  return fail(ErrorKind::kEngine, "{}: {}", name_, message);
 }
 
 Status Database::execute(const std::string& sql) {

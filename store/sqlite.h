@@ -68,7 +68,7 @@ class Database {
   Status failure(int code, std::string_view what) const;
 
   sqlite3* handle_ = nullptr;
-  std::string path_;
+  std::string name_;  // of its file: messages may reach a client, whom the path is no concern of
   bool io_errors_are_fatal_ = false;
   int wal_pages_ = 0;
 };

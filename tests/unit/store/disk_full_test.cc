@@ -3,6 +3,7 @@
 #include <sys/mount.h>
 #include <sys/statvfs.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <thread>
@@ -87,6 +88,43 @@ TEST_F(DiskFullTest, WhatFindsNoRoomFailsAndTheRestGoesOn) {
   expect_sound_audit(audit(waiting));
   EXPECT_EQ(claim()->blobs[0].content->size_bytes(), 8 * limits::kMiB);
   EXPECT_TRUE(raw_content().nameless().empty());
+}
+
+/// A log to which RocksDB could not append must not be synced either: its own assertions end the process.
+TEST_F(DiskFullTest, ASyncBesideAWriteThatFindsNoRoomFailsLikeIt) {
+  store_.reset();
+  const std::string path = dir_.path() + "/content";
+  auto content = Content::open(path).value();
+  for (int round = 0; round < 3; ++round) {
+    fill_all_but(6 * limits::kMiB);
+    std::atomic<bool> is_full = false;
+    std::thread syncing([&] {
+      while (!is_full) (void)content->sync();
+      // Once it is known to have failed, too.
+      for (int i = 0; i < 20; ++i) EXPECT_EQ(content->sync().error().kind, ErrorKind::kBusy);
+    });
+    Status stored;
+    for (int i = 0; stored && i < 100; ++i) {
+      const std::string blob(limits::kMiB - 1, static_cast<char>('a' + i % 26));
+      stored = content->put_blob(Sha256::of(blob + std::to_string(round)), blob);
+    }
+    is_full = true;
+    syncing.join();
+    ASSERT_FALSE(stored);
+    EXPECT_EQ(stored.error().kind, ErrorKind::kBusy);
+    empty();
+    const auto deadline = std::chrono::steady_clock::now() + kPatience;
+    while (!content->sync()) {
+      ASSERT_LT(std::chrono::steady_clock::now(), deadline);
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+    const std::string blob = std::to_string(round);
+    ASSERT_TRUE(content->put_blob(Sha256::of(blob), blob));
+    ASSERT_TRUE(content->sync());
+    content.reset();
+    content = Content::open(path).value();
+    EXPECT_TRUE(content->load_blob(Sha256::of(blob)));
+  }
 }
 
 TEST_F(DiskFullTest, AFullDatabaseRefusesAndRecovers) {

@@ -377,6 +377,25 @@ TEST_F(StoreTest, AShortageLeavesTheRequestQueuedWithAllItsAttempts) {
   EXPECT_THAT(events_of(audit(id)), ElementsAre("admitted", "queued", "assigned", "requeued", "assigned", "finished"));
 }
 
+TEST_F(StoreTest, AShortageThatStaysFailsTheRequestAndLetsOthersPass) {
+  const Uuid id = admitted(submission_with({staged("content of a blob")}));
+  const Uuid next = admitted(submission());
+  reopen(0);  // nothing is hot
+  const NoDescriptors shortage;
+  for (int i = 0; i < limits::kPutBacksMax; ++i) {
+    ASSERT_FALSE(try_claim());
+    ASSERT_EQ(state_of(id), State::kQueued);
+  }
+  ASSERT_FALSE(try_claim()) << "the next one meets the same shortage, for the first time";
+  EXPECT_EQ(state_of(id), State::kFailed);
+  EXPECT_EQ(state_of(next), State::kQueued);
+  const RequestRow row = **store_->find(id);
+  EXPECT_EQ(row.error_kind, info(ErrorKind::kEnvironment).wire_name);
+  EXPECT_THAT(row.error_message, HasSubstr("cannot be read"));
+  EXPECT_EQ(store_->counts().queued, 1u);
+  EXPECT_EQ(store_->counts().in_progress, 0u);
+}
+
 TEST_F(StoreTest, AReaderThatCannotBeOpenedIsAShortage) {
   Readers readers(data_dir_ + "/queue.sqlite3");
   const NoDescriptors shortage;
