@@ -2,6 +2,7 @@
 
 #include <rocksdb/cache.h>
 #include <rocksdb/db.h>
+#include <rocksdb/env.h>
 #include <rocksdb/filter_policy.h>
 #include <rocksdb/options.h>
 #include <rocksdb/table.h>
@@ -10,8 +11,11 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdarg>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <utility>
 
 #include "base/log.h"
@@ -32,6 +36,7 @@ constexpr size_t kSmallMemtableBytes = 4 * limits::kMiB;
 constexpr size_t kMemtablesBytesMax = 64 * limits::kMiB;
 constexpr uint64_t kWalBytesMax = 128 * limits::kMiB;
 constexpr int kOpenFilesMax = 256;
+constexpr size_t kLogLineBytes = 1024;
 constexpr size_t kReadaheadBytes = 4 * limits::kMiB;
 
 enum FamilyIndex : size_t { kDefault, kBlobs, kArtifacts, kChunks, kAudit, kFamilyCount };
@@ -106,6 +111,24 @@ rocksdb::ColumnFamilyOptions chunk_family() {
   return options;
 }
 
+/// What RocksDB has to say goes into the server's log. A file of its own would lie on the disk that may be full, and
+/// the library asserts that it can write there.
+class ServerLog final : public rocksdb::Logger {
+ public:
+  ServerLog() : Logger(rocksdb::WARN_LEVEL) {}
+
+  using Logger::Logv;
+  void Logv(const char* format, va_list arguments) override { Logv(rocksdb::WARN_LEVEL, format, arguments); }
+  void Logv(rocksdb::InfoLogLevel level, const char* format, va_list arguments) override {
+    if (level < GetInfoLogLevel()) return;
+    std::array<char, kLogLineBytes> line;
+    std::vsnprintf(line.data(), line.size(), format, arguments);
+    std::string_view text(line.data());
+    while (text.ends_with('\n')) text.remove_suffix(1);
+    spdlog::log(level >= rocksdb::ERROR_LEVEL ? spdlog::level::err : spdlog::level::warn, "RocksDB: {}", text);
+  }
+};
+
 rocksdb::DBOptions database_options() {
   rocksdb::DBOptions options;
   options.create_if_missing = true;
@@ -113,9 +136,7 @@ rocksdb::DBOptions database_options() {
   options.db_write_buffer_size = kMemtablesBytesMax;
   options.max_total_wal_size = kWalBytesMax;
   options.max_open_files = kOpenFilesMax;
-  options.keep_log_file_num = 2;
-  options.max_log_file_size = limits::kMiB;
-  options.info_log_level = rocksdb::WARN_LEVEL;
+  options.info_log = std::make_shared<ServerLog>();
   return options;
 }
 
@@ -267,6 +288,8 @@ Result<std::unique_ptr<Content>> Content::open(const std::string& directory) {
   };
   KCORAL_CHECK(families.size() == kFamilyCount);
   auto engine = std::make_unique<Engine>();
+  std::error_code ignored;
+  std::filesystem::create_directory(directory, ignored);  // RocksDB would, and call it an error that it had to
   rocksdb::DB* db = nullptr;
   const rocksdb::Status opened = rocksdb::DB::Open(database_options(), directory, families, &engine->families, &db);
   if (!opened.ok()) return fail(ErrorKind::kEnvironment, "cannot open {}: {}", directory, opened.ToString());
