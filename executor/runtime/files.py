@@ -182,39 +182,57 @@ class _Folder:
 
     def encode(self, folder: int) -> None:
         self._document.put('{"type":"folder","files":{')
-        self._walk(folder, "")
+        self._walk(folder)
         # Sorted at the end: "a.b" comes between "a" and "a/b". (The order of code points is that of UTF-8's bytes.)
         names = ",".join([quote(name) for name in sorted(self._directories)])
         self._document.put('},"directories":[' + names + "]}")
 
-    def _walk(self, folder: int, prefix: str) -> None:
+    def _walk(self, folder: int) -> None:
+        # With a stack of its own: a path has room for more levels than Python has for calls.
+        levels = [(folder, "", self._entries(folder, ""))]
+        try:
+            while levels:
+                directory, prefix, entries = levels[-1]
+                if not entries:
+                    levels.pop()
+                    if levels:  # the folder itself is the caller's
+                        close(directory)
+                    continue
+                name, is_directory = entries.pop()
+                inside = prefix + name
+                self._check_name(inside)
+                if is_directory:
+                    levels.append(self._enter(directory, name, inside))
+                else:
+                    self._add_file(directory, name, inside)
+        finally:
+            for directory, _, _ in levels[1:]:
+                close(directory)
+
+    def _entries(self, directory: int, prefix: str) -> list[tuple[str, bool]]:
+        """Names, and whether each is a directory; the first one last."""
         entries: list[tuple[str, str, bool]] = []
         try:
-            with scandir(folder) as listing:
+            with scandir(directory) as listing:
                 for entry in listing:
-                    directory = entry.is_dir(follow_symlinks=False)
+                    is_directory = entry.is_dir(follow_symlinks=False)
                     # With the slash, siblings sort as the full paths below them do.
-                    entries.append((entry.name + "/" if directory else entry.name, entry.name, directory))
+                    entries.append((entry.name + "/" if is_directory else entry.name, entry.name, is_directory))
         except OSError as error:
             raise _unreadable(self._join(prefix), error) from None
-        for _, name, directory in sorted(entries):
-            inside = prefix + name
-            self._check_name(inside)
-            if directory:
-                self._enter(folder, name, inside)
-            else:
-                self._add_file(folder, name, inside)
+        return [(name, is_directory) for _, name, is_directory in sorted(entries, reverse=True)]
 
-    def _enter(self, folder: int, name: str, inside: str) -> None:
+    def _enter(self, parent: int, name: str, inside: str) -> tuple[int, str, list[tuple[str, bool]]]:
         self._directories.append(inside)
         try:
-            below = open_fd(name, _DIRECTORY, dir_fd=folder)
+            directory = open_fd(name, _DIRECTORY, dir_fd=parent)
         except OSError as error:
             raise _unreadable(self._join(inside), error) from None
         try:
-            self._walk(below, inside + "/")
-        finally:
-            close(below)
+            return directory, inside + "/", self._entries(directory, inside + "/")
+        except BaseException:
+            close(directory)
+            raise
 
     def _add_file(self, folder: int, name: str, inside: str) -> None:
         self._document.put(("," if self._files else "") + quote(inside) + ":")

@@ -8,8 +8,8 @@ import errno
 import importlib.util
 import json
 import os
-import shutil
 import signal
+import subprocess
 import sys
 
 
@@ -43,7 +43,7 @@ class FakeNamespaces:
         if self._refuse == "enter":
             raise self._refused_type("mount tmpfs on /work: not today")
         for path in (self._places.work, os.path.dirname(self._places.home)):
-            shutil.rmtree(path, ignore_errors=True)
+            subprocess.run(["/bin/rm", "-rf", path])  # however deep it is
             os.makedirs(path, 0o700)
         os.chdir(self._places.work)
 

@@ -129,6 +129,20 @@ def test_an_empty_folder_and_an_empty_file(slot):
     ].parts == [b""]
 
 
+def test_a_folder_deeper_than_python_calls(slot):
+    body = """
+os.makedirs('r')
+start = os.getcwd()
+os.chdir('r')
+for _ in range(1500): os.mkdir('d'); os.chdir('d')
+open('f', 'w').write('bottom')
+os.chdir(start)
+"""
+    value = after(slot, body, returns_path("folder", "r")).returned["out"]
+    assert list(value.wire["files"]) == ["d/" * 1500 + "f"] and value.parts == [b"bottom"]
+    assert len(value.wire["directories"]) == 1500
+
+
 def test_thousands_of_files(slot):
     outcome = after(
         slot, "os.mkdir('d')\nfor i in range(5000): open('d/%04d' % i, 'w').write(str(i))", returns_path("folder", "d")
