@@ -50,6 +50,12 @@ Status BodyShare::take_bytes(uint64_t bytes) {
 }
 
 Status BodyShare::take_blob() {
+  if (blobs_ == budget_->blobs_max()) {
+    return fail(ErrorKind::kRequestTooLarge,
+                "this server has descriptors for {} blobs in one request; upload fewer, or raise "
+                "its limit (ulimit -n)",
+                blobs_);
+  }
   if (auto taken = budget_->take(0, 1); !taken) return taken;
   ++blobs_;
   return {};

@@ -25,6 +25,7 @@ class BodyBudget {
 
   uint64_t bytes_taken() const;
   size_t blobs_taken() const;
+  size_t blobs_max() const { return blobs_max_; }
 
  private:
   friend class BodyShare;
@@ -49,6 +50,7 @@ class BodyShare {
 
   /// kBusy if the budget is used up; nothing is taken then.
   Status take_bytes(uint64_t bytes);
+  /// The same; kRequestTooLarge if this body alone has used it up.
   Status take_blob();
 
   /// Gives everything back; the second call does nothing.

@@ -27,7 +27,6 @@ inline constexpr int kGpuCountMax = 8;
 inline constexpr int kPriorityMax = 100;
 inline constexpr int kAttemptsMax = 10;
 inline constexpr int kAttemptsDefaultExecute = 1;
-inline constexpr int kAttemptsDefaultRequests = 2;
 // A blob is a descriptor in three processes; folders of headers have a few thousand files.
 inline constexpr size_t kBlobsMax = 8192;
 inline constexpr size_t kTensorDimensionsMax = 64;  // PyTorch's own bound; NumPy's is 32 or 64
@@ -58,10 +57,9 @@ inline constexpr uint64_t kBodiesBytesMax = 1024 * kMiB;
 inline constexpr size_t kStagedBlobsMax = 4 * kBlobsMax;
 // Read from a connection at a time. It is also what one connection can leave unread in our memory while it waits.
 inline constexpr size_t kReadBytes = 256 * kKiB;
-inline constexpr size_t kSendBufferBytes = kMiB;  // of one answer held outside memfds
-inline constexpr auto kHeadTimeout = 30s;         // from its first byte
-inline constexpr auto kBodyStallTimeout = 60s;    // without one byte of progress, either way
-inline constexpr auto kIdleTimeout = 75s;         // a kept-alive connection without a request
+inline constexpr auto kHeadTimeout = 30s;       // from its first byte
+inline constexpr auto kBodyStallTimeout = 60s;  // without one byte of progress, either way
+inline constexpr auto kIdleTimeout = 75s;       // a kept-alive connection without a request
 // How long a client that got its answer before it sent its whole body may go on sending before it is cut off: it should
 // read the answer first, and one in the middle of a large body reads only after that.
 inline constexpr auto kLingerSilence = 5s;

@@ -14,7 +14,8 @@ TEST(BodyBudget, RefusesWhatHasNoRoomAndTakesNothingThen) {
   BodyShare two(budget);
   EXPECT_TRUE(one.take_bytes(6));
   EXPECT_TRUE(one.take_blob());
-  EXPECT_FALSE(two.take_blob());
+  EXPECT_EQ(one.take_blob().error().kind, ErrorKind::kRequestTooLarge) << "no waiting helps it";
+  EXPECT_EQ(two.take_blob().error().kind, ErrorKind::kBusy);
   const auto refused = two.take_bytes(5);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().kind, ErrorKind::kBusy);
