@@ -45,7 +45,7 @@ void EventLoop::unwatch(int fd) {
 
 void EventLoop::post(Callback callback) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     posted_.push_back(std::move(callback));
   }
   ::eventfd_write(wakeup_.get(), 1);
@@ -53,7 +53,7 @@ void EventLoop::post(Callback callback) {
 
 void EventLoop::stop() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stopping_ = true;
   }
   ::eventfd_write(wakeup_.get(), 1);
@@ -63,7 +63,7 @@ void EventLoop::run() {
   std::array<epoll_event, 64> ready;
   for (;;) {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       if (stopping_) return;
     }
     const int count = ::epoll_wait(epoll_.get(), ready.data(), ready.size(), next_timeout_ms());
@@ -90,7 +90,7 @@ int EventLoop::next_timeout_ms() const {
 void EventLoop::run_posted() {
   std::vector<Callback> batch;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     batch.swap(posted_);
   }
   for (Callback& callback : batch) callback();

@@ -7,12 +7,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <unordered_map>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/mutex.h"
 #include "base/timer_queue.h"
 #include "base/unique_fd.h"
 
@@ -50,7 +50,7 @@ class EventLoop {
  private:
   explicit EventLoop(Clock& clock) : clock_(clock) {}
   int next_timeout_ms() const;
-  void run_posted();
+  void run_posted() KCORAL_EXCLUDES(mutex_);
 
   Clock& clock_;
   UniqueFd epoll_;
@@ -61,9 +61,9 @@ class EventLoop {
   uint64_t next_watch_ = 1;
   TimerQueue timers_;
 
-  std::mutex mutex_;
-  std::vector<Callback> posted_;  // guarded by mutex_
-  bool stopping_ = false;         // guarded by mutex_
+  Mutex mutex_;
+  std::vector<Callback> posted_ KCORAL_GUARDED_BY(mutex_);
+  bool stopping_ KCORAL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace kcoral

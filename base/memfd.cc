@@ -4,15 +4,15 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-#include <mutex>
+#include "base/mutex.h"
 
 namespace kcoral {
 
 constexpr int kSeals = F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK;
 
 struct SealedMemory::Mapping {
-  std::mutex mutex;
-  void* address = nullptr;  // guarded by mutex; never changes once set
+  Mutex mutex;
+  void* address KCORAL_GUARDED_BY(mutex) = nullptr;  // never changes once set
 };
 
 SealedMemory::SealedMemory(UniqueFd fd, uint64_t size_bytes)
@@ -44,7 +44,7 @@ Result<std::shared_ptr<const SealedMemory>> SealedMemory::copy_of(std::string_vi
 
 Result<std::string_view> SealedMemory::view() const {
   if (size_bytes_ == 0) return std::string_view();
-  const std::lock_guard lock(mapping_->mutex);
+  const MutexLock lock(mapping_->mutex);
   if (mapping_->address == nullptr) {
     void* address = ::mmap(nullptr, size_bytes_, PROT_READ, MAP_SHARED, fd_.get(), 0);
     if (address == MAP_FAILED) return fail_errno("mmap", "memfd");

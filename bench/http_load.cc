@@ -4,11 +4,11 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
-#include <mutex>
 #include <optional>
 #include <thread>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/unique_fd.h"
 
 namespace kcoral::bench {
@@ -69,13 +69,18 @@ class Connection {
   UniqueFd socket_;
 };
 
+/// What the clients' threads bring together.
+struct Measured {
+  Mutex mutex;
+  Series all KCORAL_GUARDED_BY(mutex);
+  std::optional<Error> error KCORAL_GUARDED_BY(mutex);
+};
+
 }  // namespace
 
 Result<Series> run_load(const Load& load) {
   const std::string request = request_text(load.program);
-  std::mutex mutex;
-  Series all;                  // guarded by mutex
-  std::optional<Error> error;  // guarded by mutex
+  Measured measured;
   const Stopwatch whole;
   const auto duration_ms = static_cast<double>(load.duration.count());
   auto client = [&] {
@@ -93,16 +98,17 @@ Result<Series> run_load(const Load& load) {
         failure = Error{ErrorKind::kEngine, body->substr(0, 500)};
       }
     }
-    const std::lock_guard lock(mutex);
-    all.ms.insert(all.ms.end(), latencies.begin(), latencies.end());
-    if (failure && !error) error = failure;
+    const MutexLock lock(measured.mutex);
+    measured.all.ms.insert(measured.all.ms.end(), latencies.begin(), latencies.end());
+    if (failure && !measured.error) measured.error = failure;
   };
   std::vector<std::thread> clients;
   for (int i = 0; i < load.clients; ++i) clients.emplace_back(client);
   for (std::thread& thread : clients) thread.join();
-  if (error) return fail(*error);
-  all.seconds = whole.ms() / 1e3;
-  return all;
+  const MutexLock lock(measured.mutex);
+  if (measured.error) return fail(*measured.error);
+  measured.all.seconds = whole.ms() / 1e3;
+  return std::move(measured.all);
 }
 
 }  // namespace kcoral::bench

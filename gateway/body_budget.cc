@@ -13,23 +13,23 @@ tl::unexpected<Error> no_room() {
 }  // namespace
 
 Status BodyBudget::check_room(uint64_t bytes) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (std::max<uint64_t>(bytes, 1) > bytes_max_ - bytes_) return no_room();
   return {};
 }
 
 uint64_t BodyBudget::bytes_taken() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return bytes_;
 }
 
 size_t BodyBudget::blobs_taken() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return blobs_;
 }
 
 Status BodyBudget::take(uint64_t bytes, size_t blobs) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (bytes > bytes_max_ - bytes_ || blobs > blobs_max_ - blobs_) return no_room();
   bytes_ += bytes;
   blobs_ += blobs;
@@ -37,7 +37,7 @@ Status BodyBudget::take(uint64_t bytes, size_t blobs) {
 }
 
 void BodyBudget::give_back(uint64_t bytes, size_t blobs) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   KCORAL_CHECK(bytes <= bytes_ && blobs <= blobs_);
   bytes_ -= bytes;
   blobs_ -= blobs;

@@ -9,9 +9,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 
 #include "base/error.h"
+#include "base/mutex.h"
 
 namespace kcoral::gateway {
 
@@ -35,9 +35,9 @@ class BodyBudget {
 
   const uint64_t bytes_max_;
   const size_t blobs_max_;
-  mutable std::mutex mutex_;
-  uint64_t bytes_ = 0;  // guarded by mutex_; at most bytes_max_
-  size_t blobs_ = 0;    // guarded by mutex_; at most blobs_max_
+  mutable Mutex mutex_;
+  uint64_t bytes_ KCORAL_GUARDED_BY(mutex_) = 0;  // at most bytes_max_
+  size_t blobs_ KCORAL_GUARDED_BY(mutex_) = 0;    // at most blobs_max_
 };
 
 /// One body's part of the budget, given back when it is destroyed or released.

@@ -185,19 +185,19 @@ std::shared_ptr<Exchange> ExecuteService::open(const RequestHead& head, const Uu
 }
 
 void ExecuteService::stop_admitting() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   admits_ = false;
 }
 
 bool ExecuteService::admits() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return admits_;
 }
 
 void ExecuteService::release_waiting() {
   std::unordered_map<const ExecuteExchange*, Waiting> waiting;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     releasing_ = true;
     waiting = waiting_;
   }
@@ -210,14 +210,14 @@ void ExecuteService::release_waiting() {
 
 bool ExecuteService::register_waiting(const std::shared_ptr<ExecuteExchange>& exchange,
                                       std::shared_ptr<Mailbox> mailbox) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (releasing_) return false;
   waiting_.emplace(exchange.get(), Waiting{exchange, std::move(mailbox)});
   return true;
 }
 
 void ExecuteService::unregister_waiting(const ExecuteExchange* exchange) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   waiting_.erase(exchange);
 }
 

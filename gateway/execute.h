@@ -11,10 +11,10 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <unordered_map>
 
+#include "base/mutex.h"
 #include "gateway/body_budget.h"
 #include "gateway/connection.h"
 #include "schema/program.h"
@@ -60,10 +60,10 @@ class ExecuteService {
   const ExecuteConfig config_;
   const std::shared_ptr<BodyBudget> budget_;  // shared with admissions under way, which the store may end later
   store::Store& store_;
-  mutable std::mutex mutex_;
-  bool admits_ = true;                                           // guarded by mutex_
-  bool releasing_ = false;                                       // guarded by mutex_
-  std::unordered_map<const ExecuteExchange*, Waiting> waiting_;  // guarded by mutex_
+  mutable Mutex mutex_;
+  bool admits_ KCORAL_GUARDED_BY(mutex_) = true;
+  bool releasing_ KCORAL_GUARDED_BY(mutex_) = false;
+  std::unordered_map<const ExecuteExchange*, Waiting> waiting_ KCORAL_GUARDED_BY(mutex_);
 };
 
 }  // namespace kcoral::gateway

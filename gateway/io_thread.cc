@@ -12,7 +12,7 @@ Result<std::shared_ptr<Mailbox>> Mailbox::create() {
 
 void Mailbox::post(Letter letter) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (closed_) return;
     letters_.push_back(std::move(letter));
     if (letters_.size() > 1) return;  // whoever posted the first has rung
@@ -22,7 +22,7 @@ void Mailbox::post(Letter letter) {
 
 void Mailbox::close() {
   std::vector<Letter> dropped;  // destroyed outside the lock
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   closed_ = true;
   dropped.swap(letters_);
 }
@@ -33,7 +33,7 @@ void Mailbox::deliver() {
     // The bell is reset before the letters are taken: a letter posted after that rings again.
     eventfd_t rung;
     ::eventfd_read(wakeup_.get(), &rung);
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     letters.swap(letters_);
   }
   for (Letter& letter : letters) letter();

@@ -6,13 +6,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/mutex.h"
 #include "base/timer_queue.h"
 #include "base/unique_fd.h"
 #include "schema/limits.h"
@@ -40,9 +40,9 @@ class Mailbox {
   explicit Mailbox(UniqueFd wakeup) : wakeup_(std::move(wakeup)) {}
 
   const UniqueFd wakeup_;
-  std::mutex mutex_;
-  std::vector<Letter> letters_;  // guarded by mutex_
-  bool closed_ = false;          // guarded by mutex_
+  Mutex mutex_;
+  std::vector<Letter> letters_ KCORAL_GUARDED_BY(mutex_);
+  bool closed_ KCORAL_GUARDED_BY(mutex_) = false;
 };
 
 /// One socket's owner on an I/O thread.

@@ -6,10 +6,9 @@
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
 #include <future>
-#include <mutex>
 
+#include "base/mutex.h"
 #include "gateway/descriptors.h"
 #include "gateway/pistache.h"
 
@@ -28,20 +27,20 @@ struct Shared {
   const size_t connections_max;
   std::atomic<bool> refusing{false};
 
-  std::mutex mutex;
-  std::condition_variable emptied;
-  size_t connections = 0;                           // guarded by mutex
+  Mutex mutex;
+  ConditionVariable emptied;
+  size_t connections KCORAL_GUARDED_BY(mutex) = 0;
   std::vector<class ReactorThread*> threads;        // filled while binding, constant afterwards
   std::vector<std::shared_ptr<Mailbox>> mailboxes;  // of `threads`, and longer-lived
 
   bool take_place() {
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     if (refusing || connections >= connections_max) return false;
     ++connections;
     return true;
   }
   void give_place_back() {
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     if (--connections == 0) emptied.notify_all();
   }
 };
@@ -200,9 +199,9 @@ class PistacheTransport final : public Transport {
   void on_each_thread(const std::function<void(ReactorThread&)>& what);
 
   const std::shared_ptr<Shared> shared_;
-  std::mutex stop_mutex_;
   uint16_t port_ = 0;
-  std::unique_ptr<Pistache::Tcp::Listener> listener_;
+  Mutex stop_mutex_;  // held while it starts and while it stops
+  std::unique_ptr<Pistache::Tcp::Listener> listener_ KCORAL_GUARDED_BY(stop_mutex_);
 };
 
 void PistacheTransport::on_each_thread(const std::function<void(ReactorThread&)>& what) {
@@ -234,6 +233,7 @@ Status PistacheTransport::start(const TransportConfig& config) {
                 error.what());
   }
   port_ = listener->getPort();
+  const MutexLock lock(stop_mutex_);
   listener_ = std::move(listener);
   listener_->runThreaded();
   // Waiting for each thread's first letter also makes sure that the accept loop can be told to end: it starts them.
@@ -247,16 +247,19 @@ Status PistacheTransport::start(const TransportConfig& config) {
 }
 
 void PistacheTransport::stop(std::chrono::milliseconds flush_wait) {
-  const std::lock_guard stopping(stop_mutex_);
+  const MutexLock stopping(stop_mutex_);
   if (listener_ == nullptr) return;
   {
-    const std::lock_guard lock(shared_->mutex);
+    const MutexLock lock(shared_->mutex);
     shared_->refusing = true;
   }
   on_each_thread([](ReactorThread& thread) { thread.stop_sockets(); });
   {
-    std::unique_lock lock(shared_->mutex);
-    shared_->emptied.wait_for(lock, flush_wait, [this] { return shared_->connections == 0; });
+    const SteadyTime deadline = Clock::system().now() + flush_wait;
+    const MutexLock lock(shared_->mutex);
+    while (shared_->connections > 0) {
+      if (!shared_->emptied.wait_until(shared_->mutex, deadline)) break;
+    }
   }
   on_each_thread([](ReactorThread& thread) { thread.close_sockets(); });
   listener_->shutdown();

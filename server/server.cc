@@ -9,11 +9,11 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
-#include <mutex>
 #include <utility>
 
 #include "base/event_loop.h"
 #include "base/log.h"
+#include "base/mutex.h"
 #include "executor/install_paths.h"
 #include "executor/python_finder.h"
 #include "executor/remote_executor.h"
@@ -83,9 +83,9 @@ class Server {
   std::unique_ptr<scheduler::Scheduler> scheduler_;
   std::unique_ptr<gateway::Gateway> gateway_;
 
-  mutable std::mutex health_mutex_;
-  std::map<std::string, std::string> versions_;  // guarded by health_mutex_
-  std::string_view status_ = "starting";         // guarded by health_mutex_
+  mutable Mutex health_mutex_;
+  std::map<std::string, std::string> versions_ KCORAL_GUARDED_BY(health_mutex_);
+  std::string_view status_ KCORAL_GUARDED_BY(health_mutex_) = "starting";
   bool stopping_ = false;
   std::optional<Error> unable_;
 };
@@ -207,7 +207,7 @@ gateway::HealthFacts Server::health() const {
   facts.request_capacity = scheduler_->capacity();
   facts.requests_in_progress = counts.in_progress;
   facts.requests_waiting = counts.queued;
-  const std::lock_guard lock(health_mutex_);
+  const MutexLock lock(health_mutex_);
   facts.status = status_;
   facts.versions = versions_;
   facts.versions["kcoral"] = KCORAL_VERSION;
@@ -217,7 +217,7 @@ gateway::HealthFacts Server::health() const {
 void Server::on_ready(const executor::ExecutorInfo& info) {
   if (stopping_) return;
   {
-    const std::lock_guard lock(health_mutex_);
+    const MutexLock lock(health_mutex_);
     versions_ = info.versions;
     status_ = "ok";
   }
@@ -251,7 +251,7 @@ void Server::begin_stop() {
   spdlog::info("stopping: {} running, at most {} s to finish; {} queued, kept for the next start", counts.in_progress,
                options_.shutdown_grace.count(), counts.queued);
   {
-    const std::lock_guard lock(health_mutex_);
+    const MutexLock lock(health_mutex_);
     status_ = "stopping";
   }
   gateway_->stop_admitting();

@@ -28,7 +28,7 @@ AuditCopier::~AuditCopier() { close(); }
 
 void AuditCopier::wake() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (awake_) return;
     awake_ = true;
   }
@@ -36,19 +36,19 @@ void AuditCopier::wake() {
 }
 
 Status AuditCopier::drain() {
-  std::unique_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   // A pass that is under way may have looked before.
   const uint64_t pass = passes_begun_ + 1;
   ++draining_;
   wakeup_.notify_one();
-  pass_ended_.wait(lock, [&] { return passes_ended_ >= pass; });
+  while (passes_ended_ < pass) pass_ended_.wait(mutex_);
   --draining_;
   return last_pass_;
 }
 
 void AuditCopier::close() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     closing_ = true;
   }
   wakeup_.notify_one();
@@ -60,9 +60,12 @@ void AuditCopier::run() {
   for (;;) {
     bool last = false;
     {
-      std::unique_lock lock(mutex_);
-      wakeup_.wait(lock, [this] { return awake_ || draining_ > 0 || closing_; });
-      wakeup_.wait_for(lock, delay, [this] { return draining_ > 0 || closing_; });
+      const MutexLock lock(mutex_);
+      while (!awake_ && draining_ == 0 && !closing_) wakeup_.wait(mutex_);
+      const SteadyTime deadline = Clock::system().now() + delay;
+      while (draining_ == 0 && !closing_) {
+        if (!wakeup_.wait_until(mutex_, deadline)) break;
+      }
       awake_ = false;
       last = closing_;
       ++passes_begun_;
@@ -74,7 +77,7 @@ void AuditCopier::run() {
       delay = kRetryDelay;
     }
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       if (!copied) awake_ = true;
       last_pass_ = std::move(copied);
       ++passes_ended_;

@@ -7,12 +7,11 @@
 // `wake`, `drain` and `close` may be called from any thread but its own.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
-#include <mutex>
 #include <thread>
 
 #include "base/error.h"
+#include "base/mutex.h"
 #include "store/content.h"
 #include "store/outbox.h"
 #include "store/reader.h"
@@ -46,15 +45,15 @@ class AuditCopier {
   Outbox& outbox_;
   int64_t copied_through_ = 0;  // the copier's thread only
 
-  std::mutex mutex_;
-  std::condition_variable wakeup_;
-  std::condition_variable pass_ended_;
-  bool awake_ = true;          // guarded by mutex_; at first there may be leftovers
-  bool closing_ = false;       // guarded by mutex_
-  int draining_ = 0;           // guarded by mutex_: how many wait
-  uint64_t passes_begun_ = 0;  // guarded by mutex_
-  uint64_t passes_ended_ = 0;  // guarded by mutex_
-  Status last_pass_;           // guarded by mutex_
+  Mutex mutex_;
+  ConditionVariable wakeup_;
+  ConditionVariable pass_ended_;
+  bool awake_ KCORAL_GUARDED_BY(mutex_) = true;  // at first there may be leftovers
+  bool closing_ KCORAL_GUARDED_BY(mutex_) = false;
+  int draining_ KCORAL_GUARDED_BY(mutex_) = 0;  // how many wait
+  uint64_t passes_begun_ KCORAL_GUARDED_BY(mutex_) = 0;
+  uint64_t passes_ended_ KCORAL_GUARDED_BY(mutex_) = 0;
+  Status last_pass_ KCORAL_GUARDED_BY(mutex_);
   std::thread thread_;
 };
 

@@ -5,7 +5,7 @@
 namespace kcoral::store {
 
 std::shared_ptr<const SealedMemory> BlobCache::find(const Digest& digest) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = by_digest_.find(digest);
   if (found == by_digest_.end()) return nullptr;
   by_use_.splice(by_use_.begin(), by_use_, found->second);
@@ -15,7 +15,7 @@ std::shared_ptr<const SealedMemory> BlobCache::find(const Digest& digest) {
 void BlobCache::insert(const Digest& digest, std::shared_ptr<const SealedMemory> content) {
   const uint64_t bytes = content->size_bytes();
   if (bytes > bytes_max_ || blobs_max_ == 0) return;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (by_digest_.contains(digest)) return;
   while (held_bytes_ + bytes > bytes_max_ || by_use_.size() >= blobs_max_) drop(std::prev(by_use_.end()));
   by_use_.push_front({digest, std::move(content)});
@@ -24,7 +24,7 @@ void BlobCache::insert(const Digest& digest, std::shared_ptr<const SealedMemory>
 }
 
 void BlobCache::erase(const Digest& digest) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = by_digest_.find(digest);
   if (found != by_digest_.end()) drop(found->second);
 }

@@ -7,10 +7,10 @@
 #include <cstdint>
 #include <list>
 #include <memory>
-#include <mutex>
 #include <unordered_map>
 
 #include "base/memfd.h"
+#include "base/mutex.h"
 #include "base/sha256.h"
 
 namespace kcoral::store {
@@ -31,14 +31,14 @@ class BlobCache {
     Digest digest;
     std::shared_ptr<const SealedMemory> content;
   };
-  void drop(std::list<Entry>::iterator entry);
+  void drop(std::list<Entry>::iterator entry) KCORAL_REQUIRES(mutex_);
 
   const uint64_t bytes_max_;
   const size_t blobs_max_;
-  std::mutex mutex_;
-  std::list<Entry> by_use_;                                           // guarded by mutex_: the last used first
-  std::unordered_map<Digest, std::list<Entry>::iterator> by_digest_;  // guarded by mutex_
-  uint64_t held_bytes_ = 0;                                           // guarded by mutex_
+  Mutex mutex_;
+  std::list<Entry> by_use_ KCORAL_GUARDED_BY(mutex_);  // the last used first
+  std::unordered_map<Digest, std::list<Entry>::iterator> by_digest_ KCORAL_GUARDED_BY(mutex_);
+  uint64_t held_bytes_ KCORAL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace kcoral::store

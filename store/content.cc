@@ -326,7 +326,7 @@ Status Content::put_blob(const Digest& digest, std::string_view bytes) {
   Transfer transfer(*engine_, id);
   Status stored = transfer.append(bytes);
   if (stored) {
-    const std::lock_guard lock(naming_mutex_);
+    const MutexLock lock(naming_mutex_);
     held = blob_entry(digest);
     if (held && !*held) {
       rocksdb::WriteBatch batch;
@@ -373,7 +373,7 @@ Result<std::shared_ptr<const SealedMemory>> Content::load_blob(const Digest& dig
 
 Status Content::drop_damaged_blob(const Digest& digest, ContentId id, std::string_view why) {
   spdlog::error("blob {} is damaged on disk and dropped: {}", digest.hex(), why);
-  const std::lock_guard lock(naming_mutex_);
+  const MutexLock lock(naming_mutex_);
   auto entry = blob_entry(digest);
   if (!entry) return fail(entry.error());
   if (!*entry || (*entry)->id != id) return {};

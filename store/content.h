@@ -26,7 +26,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -35,6 +34,7 @@
 
 #include "base/error.h"
 #include "base/memfd.h"
+#include "base/mutex.h"
 #include "base/sha256.h"
 #include "base/uuid.h"
 
@@ -106,7 +106,7 @@ class Content {
 
   std::unique_ptr<Engine> engine_;
   std::atomic<ContentId> next_id_{1};
-  std::mutex naming_mutex_;  // held while a blob gets or loses its name, so that it has one content at most
+  Mutex naming_mutex_;  // held while a blob gets or loses its name, so that it has one content at most
 };
 
 }  // namespace kcoral::store

@@ -1,10 +1,9 @@
 #include "store/durable_store.h"
 
-#include <condition_variable>
-#include <mutex>
 #include <utility>
 
 #include "base/log.h"
+#include "base/mutex.h"
 #include "schema/limits.h"
 #include "store/queue_database.h"
 
@@ -43,23 +42,23 @@ class Collector {
   explicit Collector(size_t expected) : expected_(expected) {}
 
   void report(Status status) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!status && first_error_) first_error_ = std::move(status);
     if (--expected_ == 0) all_reported_.notify_all();
   }
 
   /// The first error, if any.
   Status wait() {
-    std::unique_lock lock(mutex_);
-    all_reported_.wait(lock, [this] { return expected_ == 0; });
+    const MutexLock lock(mutex_);
+    while (expected_ > 0) all_reported_.wait(mutex_);
     return first_error_;
   }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable all_reported_;
-  size_t expected_;     // guarded by mutex_
-  Status first_error_;  // guarded by mutex_
+  Mutex mutex_;
+  ConditionVariable all_reported_;
+  size_t expected_ KCORAL_GUARDED_BY(mutex_);
+  Status first_error_ KCORAL_GUARDED_BY(mutex_);
 };
 
 }  // namespace

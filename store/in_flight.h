@@ -1,10 +1,10 @@
 // Counts what was accepted and is not yet done, so that closing can wait for it. Thread-safe.
 #pragma once
 
-#include <condition_variable>
 #include <cstddef>
 #include <memory>
-#include <mutex>
+
+#include "base/mutex.h"
 
 namespace kcoral::store {
 
@@ -15,28 +15,28 @@ class InFlight {
 
   /// Null once `close_and_wait` was called.
   Token enter() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (closed_) return nullptr;
     ++count_;
     return Token(this, [](InFlight* self) { self->leave(); });
   }
 
   void close_and_wait() {
-    std::unique_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     closed_ = true;
-    none_left_.wait(lock, [this] { return count_ == 0; });
+    while (count_ > 0) none_left_.wait(mutex_);
   }
 
  private:
-  void leave() {
-    const std::lock_guard lock(mutex_);
+  void leave() KCORAL_EXCLUDES(mutex_) {
+    const MutexLock lock(mutex_);
     if (--count_ == 0) none_left_.notify_all();
   }
 
-  std::mutex mutex_;
-  std::condition_variable none_left_;
-  size_t count_ = 0;     // guarded by mutex_
-  bool closed_ = false;  // guarded by mutex_
+  Mutex mutex_;
+  ConditionVariable none_left_;
+  size_t count_ KCORAL_GUARDED_BY(mutex_) = 0;
+  bool closed_ KCORAL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace kcoral::store

@@ -136,7 +136,7 @@ Result<std::vector<Reader::Unfinished>> Reader::unfinished() {
 
 Result<Readers::Lease> Readers::lease() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!idle_.empty()) {
       std::unique_ptr<Reader> reader = std::move(idle_.back());
       idle_.pop_back();
@@ -149,7 +149,7 @@ Result<Readers::Lease> Readers::lease() {
 }
 
 void Readers::put_back(std::unique_ptr<Reader> reader) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (idle_.size() < kIdleReadersMax) idle_.push_back(std::move(reader));
 }
 

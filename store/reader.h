@@ -5,12 +5,12 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
+#include "base/mutex.h"
 #include "store/content.h"
 #include "store/sqlite.h"
 #include "store/store.h"
@@ -92,8 +92,8 @@ class Readers {
   void put_back(std::unique_ptr<Reader> reader);
 
   const std::string path_;
-  std::mutex mutex_;
-  std::vector<std::unique_ptr<Reader>> idle_;  // guarded by mutex_
+  Mutex mutex_;
+  std::vector<std::unique_ptr<Reader>> idle_ KCORAL_GUARDED_BY(mutex_);
 };
 
 }  // namespace kcoral::store

@@ -16,7 +16,7 @@ void Syncer::after_sync(Done done) {
     return;
   }
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     waiting_.push_back(std::move(done));
   }
   wakeup_.notify_one();
@@ -24,7 +24,7 @@ void Syncer::after_sync(Done done) {
 
 void Syncer::close() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     closing_ = true;
   }
   wakeup_.notify_one();
@@ -35,8 +35,8 @@ void Syncer::run() {
   for (;;) {
     std::vector<Done> batch;
     {
-      std::unique_lock lock(mutex_);
-      wakeup_.wait(lock, [this] { return !waiting_.empty() || closing_; });
+      const MutexLock lock(mutex_);
+      while (waiting_.empty() && !closing_) wakeup_.wait(mutex_);
       if (waiting_.empty()) return;
       batch.swap(waiting_);
     }

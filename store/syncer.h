@@ -5,13 +5,12 @@
 // when nothing is left to sync.
 #pragma once
 
-#include <condition_variable>
 #include <functional>
-#include <mutex>
 #include <thread>
 #include <vector>
 
 #include "base/error.h"
+#include "base/mutex.h"
 #include "store/content.h"
 
 namespace kcoral::store {
@@ -32,10 +31,10 @@ class Syncer {
   void run();
 
   Content& content_;
-  std::mutex mutex_;
-  std::condition_variable wakeup_;
-  std::vector<Done> waiting_;  // guarded by mutex_
-  bool closing_ = false;       // guarded by mutex_
+  Mutex mutex_;
+  ConditionVariable wakeup_;
+  std::vector<Done> waiting_ KCORAL_GUARDED_BY(mutex_);
+  bool closing_ KCORAL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

@@ -17,7 +17,7 @@ ThreadPool::~ThreadPool() { close(); }
 
 void ThreadPool::post(std::function<void()> work) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     KCORAL_CHECK(!closing_);
     waiting_.push_back(std::move(work));
   }
@@ -26,7 +26,7 @@ void ThreadPool::post(std::function<void()> work) {
 
 void ThreadPool::close() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     closing_ = true;
   }
   wakeup_.notify_all();
@@ -39,8 +39,8 @@ void ThreadPool::run() {
   for (;;) {
     std::function<void()> work;
     {
-      std::unique_lock lock(mutex_);
-      wakeup_.wait(lock, [this] { return !waiting_.empty() || closing_; });
+      const MutexLock lock(mutex_);
+      while (waiting_.empty() && !closing_) wakeup_.wait(mutex_);
       if (waiting_.empty()) return;
       work = std::move(waiting_.front());
       waiting_.pop_front();

@@ -1,12 +1,12 @@
 // A few threads that do blocking work in the order in which it was posted. Thread-safe.
 #pragma once
 
-#include <condition_variable>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <thread>
 #include <vector>
+
+#include "base/mutex.h"
 
 namespace kcoral::store {
 
@@ -25,10 +25,10 @@ class ThreadPool {
  private:
   void run();
 
-  std::mutex mutex_;
-  std::condition_variable wakeup_;
-  std::deque<std::function<void()>> waiting_;  // guarded by mutex_
-  bool closing_ = false;                       // guarded by mutex_
+  Mutex mutex_;
+  ConditionVariable wakeup_;
+  std::deque<std::function<void()>> waiting_ KCORAL_GUARDED_BY(mutex_);
+  bool closing_ KCORAL_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_;
 };
 

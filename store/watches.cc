@@ -6,7 +6,7 @@
 namespace kcoral::store {
 
 Watches::Id Watches::add(const Uuid& request_id, Done done) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const Id id = next_id_++;
   watches_.emplace(id, Watch{request_id, std::move(done), {}});
   by_request_[request_id].push_back(id);
@@ -14,7 +14,7 @@ Watches::Id Watches::add(const Uuid& request_id, Done done) {
 }
 
 void Watches::remove(Id id) {
-  std::unique_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = watches_.find(id);
   if (found == watches_.end()) return;
   if (found->second.firing == std::thread::id()) {
@@ -25,13 +25,13 @@ void Watches::remove(Id id) {
     return;
   }
   if (found->second.firing == std::this_thread::get_id()) return;
-  fired_.wait(lock, [&] { return !watches_.contains(id); });
+  while (watches_.contains(id)) fired_.wait(mutex_);
 }
 
 void Watches::fire(Id id, const Result<Store::AnswerPtr>& answer) {
   Done done;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto found = watches_.find(id);
     if (found == watches_.end() || found->second.firing != std::thread::id()) return;
     found->second.firing = std::this_thread::get_id();
@@ -43,7 +43,7 @@ void Watches::fire(Id id, const Result<Store::AnswerPtr>& answer) {
   done(answer);
   done = nullptr;  // what it holds goes before anybody may rely on its having gone
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     watches_.erase(id);
   }
   fired_.notify_all();
@@ -52,7 +52,7 @@ void Watches::fire(Id id, const Result<Store::AnswerPtr>& answer) {
 void Watches::fire_all(const Uuid& request_id, const Result<Store::AnswerPtr>& answer) {
   std::vector<Id> ids;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto found = by_request_.find(request_id);
     if (found == by_request_.end()) return;
     ids = found->second;
@@ -63,7 +63,7 @@ void Watches::fire_all(const Uuid& request_id, const Result<Store::AnswerPtr>& a
 void Watches::fire_rest(const Result<Store::AnswerPtr>& answer) {
   std::vector<Id> ids;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     for (const auto& [id, watch] : watches_) ids.push_back(id);
   }
   for (const Id id : ids) fire(id, answer);

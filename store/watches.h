@@ -5,14 +5,13 @@
 // itself). Thread-safe; callbacks run on the thread that fires, without a lock held.
 #pragma once
 
-#include <condition_variable>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <thread>
 #include <unordered_map>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/uuid.h"
 #include "store/store.h"
 
@@ -27,7 +26,7 @@ class Watches {
   void remove(Id id);
 
   /// One watch. Nothing happens if it has fired or was removed already.
-  void fire(Id id, const Result<Store::AnswerPtr>& answer);
+  void fire(Id id, const Result<Store::AnswerPtr>& answer) KCORAL_EXCLUDES(mutex_);
   /// All watches of a request, in the order in which they were added.
   void fire_all(const Uuid& request_id, const Result<Store::AnswerPtr>& answer);
   /// All that are left, whatever they wait for.
@@ -40,11 +39,11 @@ class Watches {
     std::thread::id firing;  // the default id while it waits
   };
 
-  std::mutex mutex_;
-  std::condition_variable fired_;
-  std::map<Id, Watch> watches_;                           // guarded by mutex_
-  std::unordered_map<Uuid, std::vector<Id>> by_request_;  // guarded by mutex_; only those that wait
-  Id next_id_ = 1;                                        // guarded by mutex_
+  Mutex mutex_;
+  ConditionVariable fired_;
+  std::map<Id, Watch> watches_ KCORAL_GUARDED_BY(mutex_);
+  std::unordered_map<Uuid, std::vector<Id>> by_request_ KCORAL_GUARDED_BY(mutex_);  // only those that wait
+  Id next_id_ KCORAL_GUARDED_BY(mutex_) = 1;
 };
 
 }  // namespace kcoral::store

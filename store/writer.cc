@@ -36,7 +36,7 @@ Writer::~Writer() { close(); }
 void Writer::submit(Operation operation, Urgency urgency) {
   bool wake = false;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     // The first relaxed operation wakes the thread too, which then starts to count its delay.
     wake = urgency == Urgency::kNow || waiting_.empty();
     waiting_.push_back(std::move(operation));
@@ -47,7 +47,7 @@ void Writer::submit(Operation operation, Urgency urgency) {
 
 void Writer::close() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     closing_ = true;
   }
   wakeup_.notify_one();
@@ -69,9 +69,12 @@ void Writer::run() {
 }
 
 std::vector<Writer::Operation> Writer::next_batch() {
-  std::unique_lock lock(mutex_);
-  wakeup_.wait(lock, [this] { return !waiting_.empty() || closing_; });
-  wakeup_.wait_for(lock, limits::kRecordsDelayStore, [this] { return urgent_ > 0 || closing_; });
+  const MutexLock lock(mutex_);
+  while (waiting_.empty() && !closing_) wakeup_.wait(mutex_);
+  const SteadyTime deadline = Clock::system().now() + limits::kRecordsDelayStore;
+  while (urgent_ == 0 && !closing_) {
+    if (!wakeup_.wait_until(mutex_, deadline)) break;
+  }
 
   std::vector<Operation> batch;
   size_t bytes = 0;

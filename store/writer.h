@@ -9,16 +9,15 @@
 // which is the only one that touches the Database while the Writer lives.
 #pragma once
 
-#include <condition_variable>
 #include <cstddef>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <span>
 #include <thread>
 #include <vector>
 
 #include "base/error.h"
+#include "base/mutex.h"
 #include "store/sqlite.h"
 
 namespace kcoral::store {
@@ -66,11 +65,11 @@ class Writer {
   Statement release_;
   Statement undo_;
 
-  std::mutex mutex_;
-  std::condition_variable wakeup_;
-  std::deque<Operation> waiting_;  // guarded by mutex_
-  size_t urgent_ = 0;              // guarded by mutex_: how many of them should not wait for company
-  bool closing_ = false;           // guarded by mutex_
+  Mutex mutex_;
+  ConditionVariable wakeup_;
+  std::deque<Operation> waiting_ KCORAL_GUARDED_BY(mutex_);
+  size_t urgent_ KCORAL_GUARDED_BY(mutex_) = 0;  // how many of them should not wait for company
+  bool closing_ KCORAL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

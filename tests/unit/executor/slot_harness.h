@@ -5,18 +5,17 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
-#include <condition_variable>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "base/mutex.h"
 #include "executor/child_process.h"
 #include "executor/install_paths.h"
 #include "executor/python_finder.h"
@@ -84,17 +83,19 @@ class LoopThread {
   EventLoop& loop() { return *loop_; }
   /// Runs `function` on the loop's thread and waits for its end.
   void call(const std::function<void()>& function) {
-    std::mutex mutex;
-    std::condition_variable done;
-    bool is_done = false;
+    struct {
+      Mutex mutex;
+      ConditionVariable changed;
+      bool is_done KCORAL_GUARDED_BY(mutex) = false;
+    } progress;
     loop_->post([&] {
       function();
-      const std::lock_guard lock(mutex);
-      is_done = true;
-      done.notify_all();
+      const MutexLock lock(progress.mutex);
+      progress.is_done = true;
+      progress.changed.notify_all();
     });
-    std::unique_lock lock(mutex);
-    done.wait(lock, [&] { return is_done; });
+    const MutexLock lock(progress.mutex);
+    while (!progress.is_done) progress.changed.wait(progress.mutex);
   }
 
  private:
@@ -104,12 +105,6 @@ class LoopThread {
 
 /// Everything that an executor reported.
 class EventLog : public ExecutorEvents {
-  template <typename Function>
-  auto locked(Function function) {
-    const std::lock_guard lock(mutex_);
-    return function();
-  }
-
  public:
   struct Lost {
     std::string reason;
@@ -117,38 +112,38 @@ class EventLog : public ExecutorEvents {
   };
 
   void on_idle(const ExecutorInfo& info) override {
-    note([&] {
+    note([&]() KCORAL_REQUIRES(mutex_) {
       ++idle_count_;
       info_ = info;
     });
   }
   void on_running(int pid) override {
-    note([&] { pids_.push_back(pid); });
+    note([&]() KCORAL_REQUIRES(mutex_) { pids_.push_back(pid); });
   }
   void on_records(std::vector<RunRecord> records) override {
-    note([&] { records_.insert(records_.end(), records.begin(), records.end()); });
+    note([&]() KCORAL_REQUIRES(mutex_) { records_.insert(records_.end(), records.begin(), records.end()); });
   }
   void on_outcome(RunReport report) override {
-    note([&] { reports_.push_back(std::move(report)); });
+    note([&]() KCORAL_REQUIRES(mutex_) { reports_.push_back(std::move(report)); });
   }
   void on_lost(std::string reason, bool permanent) override {
-    note([&] { lost_.push_back({std::move(reason), permanent}); });
+    note([&]() KCORAL_REQUIRES(mutex_) { lost_.push_back({std::move(reason), permanent}); });
   }
 
   bool wait_for_idle(size_t count) {
-    return wait([&] { return idle_count_ >= count; });
+    return wait([&]() KCORAL_REQUIRES(mutex_) { return idle_count_ >= count; });
   }
   bool wait_for_running(size_t count) {
-    return wait([&] { return pids_.size() >= count; });
+    return wait([&]() KCORAL_REQUIRES(mutex_) { return pids_.size() >= count; });
   }
   bool wait_for_outcome(size_t count) {
-    return wait([&] { return reports_.size() >= count; });
+    return wait([&]() KCORAL_REQUIRES(mutex_) { return reports_.size() >= count; });
   }
   bool wait_for_lost(size_t count) {
-    return wait([&] { return lost_.size() >= count; });
+    return wait([&]() KCORAL_REQUIRES(mutex_) { return lost_.size() >= count; });
   }
   bool wait_for_record(const std::string& text) {
-    return wait([&] {
+    return wait([&]() KCORAL_REQUIRES(mutex_) {
       for (const RunRecord& record : records_) {
         if (record.members.find(text) != std::string::npos) return true;
       }
@@ -157,25 +152,32 @@ class EventLog : public ExecutorEvents {
   }
 
   size_t idle_count() {
-    return locked([&] { return idle_count_; });
+    const MutexLock lock(mutex_);
+    return idle_count_;
   }
   size_t outcome_count() {
-    return locked([&] { return reports_.size(); });
+    const MutexLock lock(mutex_);
+    return reports_.size();
   }
   ExecutorInfo info() {
-    return locked([&] { return info_; });
+    const MutexLock lock(mutex_);
+    return info_;
   }
   int last_pid() {
-    return locked([&] { return pids_.back(); });
+    const MutexLock lock(mutex_);
+    return pids_.back();
   }
   RunReport last_report() {
-    return locked([&] { return reports_.back(); });
+    const MutexLock lock(mutex_);
+    return reports_.back();
   }
   std::vector<Lost> lost() {
-    return locked([&] { return lost_; });
+    const MutexLock lock(mutex_);
+    return lost_;
   }
   std::vector<RunRecord> records() {
-    return locked([&] { return records_; });
+    const MutexLock lock(mutex_);
+    return records_;
   }
   std::string records_text() {
     std::string text;
@@ -185,23 +187,27 @@ class EventLog : public ExecutorEvents {
 
  private:
   void note(const std::function<void()>& change) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     change();
     changed_.notify_all();
   }
   bool wait(const std::function<bool()>& is_true) {
-    std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, kTestWait, is_true);
+    const MutexLock lock(mutex_);
+    const SteadyTime deadline = Clock::system().now() + kTestWait;
+    while (!is_true()) {
+      if (!changed_.wait_until(mutex_, deadline)) return is_true();
+    }
+    return true;
   }
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  size_t idle_count_ = 0;
-  ExecutorInfo info_;
-  std::vector<int> pids_;
-  std::vector<RunRecord> records_;
-  std::vector<RunReport> reports_;
-  std::vector<Lost> lost_;
+  Mutex mutex_;
+  ConditionVariable changed_;
+  size_t idle_count_ KCORAL_GUARDED_BY(mutex_) = 0;
+  ExecutorInfo info_ KCORAL_GUARDED_BY(mutex_);
+  std::vector<int> pids_ KCORAL_GUARDED_BY(mutex_);
+  std::vector<RunRecord> records_ KCORAL_GUARDED_BY(mutex_);
+  std::vector<RunReport> reports_ KCORAL_GUARDED_BY(mutex_);
+  std::vector<Lost> lost_ KCORAL_GUARDED_BY(mutex_);
 };
 
 /// A slot from its start to its end, driven from the test's thread.

@@ -7,14 +7,13 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <thread>
 #include <unordered_map>
 
+#include "base/mutex.h"
 #include "store/store.h"
 
 namespace kcoral::gateway {
@@ -40,40 +39,40 @@ class FakeStore final : public store::Store {
   }
   /// While held, no callback runs.
   void hold(bool held) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     held_ = held;
     changed_.notify_all();
   }
 
   /// How often `admit` was called, held or not.
   size_t asked() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return asked_;
   }
   size_t watching() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return watches_.size();
   }
   size_t admitted() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return submissions_.size();
   }
   std::vector<store::Submission> submissions() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return submissions_;
   }
   std::vector<Uuid> rejected() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return rejected_;
   }
   /// Waits for something that another thread brings about; fails the test after a generous while.
   template <typename Condition>
   void wait_until(Condition condition) {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-    std::unique_lock lock(wait_mutex_);
+    const MutexLock lock(wait_mutex_);
     while (!condition()) {
       ASSERT_LT(std::chrono::steady_clock::now(), deadline) << "the condition did not come true";
-      happened_.wait_for(lock, std::chrono::milliseconds(5));
+      (void)happened_.wait_until(wait_mutex_, std::chrono::steady_clock::now() + std::chrono::milliseconds(5));
     }
   }
 
@@ -81,14 +80,14 @@ class FakeStore final : public store::Store {
 
   void admit(store::Submission submission, std::function<void(Result<store::Admission>)> done) override {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       ++asked_;
     }
     post([this, submission = std::move(submission), done = std::move(done)]() mutable {
       auto admission = on_admit(submission);
       const bool runs = admission && admission->kind != store::Admission::Kind::kCacheMiss;
       if (runs) {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         submissions_.push_back(submission);
       }
       done(std::move(admission));
@@ -101,7 +100,7 @@ class FakeStore final : public store::Store {
   WatchId watch(const Uuid& request_id, std::function<void(Result<AnswerPtr>)> done) override {
     WatchId id;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       id = next_watch_++;
       watches_.emplace(id, Watch{request_id, std::move(done)});
     }
@@ -111,8 +110,8 @@ class FakeStore final : public store::Store {
   }
 
   void unwatch(WatchId id) override {
-    const std::lock_guard calling(calling_mutex_);  // waits for a callback that is running
-    const std::lock_guard lock(mutex_);
+    const MutexLock calling(calling_mutex_);  // waits for a callback that is running
+    const MutexLock lock(mutex_);
     watches_.erase(id);
     happened_.notify_all();
   }
@@ -120,7 +119,7 @@ class FakeStore final : public store::Store {
   void reject_if_queued(const Uuid& request_id, AnswerPtr answer, std::string) override {
     post([this, request_id, answer = std::move(answer)] {
       {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         if (answers_.contains(request_id)) return;
         rejected_.push_back(request_id);
       }
@@ -141,7 +140,7 @@ class FakeStore final : public store::Store {
 
   void close() override {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       closed_ = true;
       held_ = false;
       changed_.notify_all();
@@ -156,41 +155,44 @@ class FakeStore final : public store::Store {
   };
 
   void post(std::function<void()> what) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     queue_.push_back(std::move(what));
     changed_.notify_all();
   }
 
   void run() {
-    std::unique_lock lock(mutex_);
-    for (;;) {
-      changed_.wait(lock, [this] { return closed_ || (!queue_.empty() && !held_); });
-      if (queue_.empty()) return;
-      auto next = std::move(queue_.front());
-      queue_.pop_front();
-      lock.unlock();
+    while (auto next = take_next()) {
       next();
       next = nullptr;
       happened_.notify_all();
-      lock.lock();
     }
+  }
+
+  /// Null once it is closed and nothing waits.
+  std::function<void()> take_next() {
+    const MutexLock lock(mutex_);
+    while (!closed_ && (queue_.empty() || held_)) changed_.wait(mutex_);
+    if (queue_.empty()) return nullptr;
+    auto next = std::move(queue_.front());
+    queue_.pop_front();
+    return next;
   }
 
   void settle(const Uuid& id, AnswerPtr answer) {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       answers_.emplace(id, std::move(answer));
     }
     notify(id);
   }
 
   /// Calls the watches of `id` if it is settled.
-  void notify(const Uuid& id) {
-    const std::lock_guard calling(calling_mutex_);
+  void notify(const Uuid& id) KCORAL_EXCLUDES(mutex_) {
+    const MutexLock calling(calling_mutex_);
     std::vector<std::function<void(Result<AnswerPtr>)>> due;
     AnswerPtr answer;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       const auto found = answers_.find(id);
       if (found == answers_.end()) return;
       answer = found->second;
@@ -206,20 +208,20 @@ class FakeStore final : public store::Store {
     for (auto& done : due) done(answer);
   }
 
-  mutable std::mutex mutex_;
-  std::mutex calling_mutex_;  // held while watch callbacks run; taken before mutex_
-  std::condition_variable changed_;
-  std::mutex wait_mutex_;
-  std::condition_variable happened_;
-  std::deque<std::function<void()>> queue_;
-  std::map<WatchId, Watch> watches_;
-  std::unordered_map<Uuid, AnswerPtr> answers_;
-  std::vector<store::Submission> submissions_;
-  std::vector<Uuid> rejected_;
-  WatchId next_watch_ = 1;
-  size_t asked_ = 0;
-  bool held_ = false;
-  bool closed_ = false;
+  mutable Mutex mutex_;
+  Mutex calling_mutex_;  // held while watch callbacks run; taken before mutex_
+  ConditionVariable changed_;
+  Mutex wait_mutex_;
+  ConditionVariable happened_;
+  std::deque<std::function<void()>> queue_ KCORAL_GUARDED_BY(mutex_);
+  std::map<WatchId, Watch> watches_ KCORAL_GUARDED_BY(mutex_);
+  std::unordered_map<Uuid, AnswerPtr> answers_ KCORAL_GUARDED_BY(mutex_);
+  std::vector<store::Submission> submissions_ KCORAL_GUARDED_BY(mutex_);
+  std::vector<Uuid> rejected_ KCORAL_GUARDED_BY(mutex_);
+  WatchId next_watch_ KCORAL_GUARDED_BY(mutex_) = 1;
+  size_t asked_ KCORAL_GUARDED_BY(mutex_) = 0;
+  bool held_ KCORAL_GUARDED_BY(mutex_) = false;
+  bool closed_ KCORAL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

@@ -1,10 +1,10 @@
 // Many threads at once. Run under ThreadSanitizer too.
 #include <atomic>
-#include <mutex>
 #include <random>
 #include <set>
 #include <thread>
 
+#include "base/mutex.h"
 #include "tests/unit/store/store_fixture.h"
 
 namespace kcoral::store {
@@ -96,7 +96,10 @@ class Crowd {
     for (std::thread& thread : threads) thread.join();
   }
 
-  const std::vector<Uuid>& ids() const { return ids_; }
+  std::vector<Uuid> ids() {
+    const MutexLock lock(mutex_);
+    return ids_;
+  }
 
  private:
   void submit(int submitter) {
@@ -110,7 +113,7 @@ class Crowd {
       store_.admit(std::move(sent), admission.setter());
       ASSERT_EQ(admission.get().value().kind, Admission::Kind::kAdmitted);
       {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         ids_.push_back(id);
       }
       Slot<Result<Store::AnswerPtr>> ended;
@@ -133,7 +136,7 @@ class Crowd {
       }
       const Fence fence = claimed->fence;
       {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         ASSERT_TRUE(started_.insert(fence).second) << "an attempt is started once";
       }
       store_.mark_running(fence, 1000 + turn);
@@ -157,7 +160,7 @@ class Crowd {
     while (!all_ended()) {
       std::optional<Uuid> id;
       {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         if (!ids_.empty()) id = ids_[random() % ids_.size()];
       }
       if (id) {
@@ -172,9 +175,9 @@ class Crowd {
   const int submitters_;
   const int requests_each_;
   std::atomic<int> ended_{0};
-  std::mutex mutex_;
-  std::vector<Uuid> ids_;    // guarded by mutex_
-  std::set<Fence> started_;  // guarded by mutex_
+  Mutex mutex_;
+  std::vector<Uuid> ids_ KCORAL_GUARDED_BY(mutex_);
+  std::set<Fence> started_ KCORAL_GUARDED_BY(mutex_);
 };
 
 TEST_F(RaceTest, ACrowdOfSubmittersAndExecutors) {
