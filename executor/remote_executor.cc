@@ -83,6 +83,7 @@ Status RemoteExecutor::send_configure() {
                             {"lock_path", config_.lock_path},
                             {"python", config_.python},
                             {"preload", config_.preload},
+                            {"standby", config_.standby},
                             {"uid", config_.uid},
                             {"gid", config_.gid},
                             {"environment", config_.environment},

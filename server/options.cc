@@ -80,6 +80,11 @@ void add_program_options(CLI::App& app, ServerOptions& options, RawOptions& raw)
   app.add_option("--preload", options.preload, "Modules imported once and shared by all programs, e.g. numpy,torch")
       ->delimiter(',')
       ->group(group);
+  app.add_option("--standby-runtimes", options.standby,
+                 "How many processes each worker keeps forked ahead of the programs that will run in them")
+      ->check(CLI::Range(size_t{0}, limits::kStandbyMax))
+      ->capture_default_str()
+      ->group(group);
   app.add_option("--env", raw.environment, "NAME=VALUE in every program's environment; may be repeated")->group(group);
   app.add_option("--expose", options.read_only_paths,
                  "A host path that programs may read at the same place, e.g. a model directory; may be repeated")

@@ -176,6 +176,7 @@ std::vector<std::unique_ptr<executor::Executor>> Server::make_executors() {
     config.lock_path = executor_lock_path(data_dir_, slot);
     config.python = python_.path;
     config.preload = options_.preload;
+    config.standby = options_.standby;
     config.uid = identity_.uid;
     config.gid = identity_.gid;
     config.environment = options_.environment;

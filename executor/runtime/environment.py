@@ -33,7 +33,7 @@ from _signal import signal as set_signal
 from io import FileIO, TextIOWrapper
 from os import O_CLOEXEC, O_RDONLY, dup2, mkdir
 from os import open as open_fd
-from resource import RLIMIT_NOFILE, getrlimit
+from resource import RLIMIT_NICE, RLIMIT_NOFILE, getrlimit
 from types import ModuleType
 from typing import Any, Mapping, Sequence
 
@@ -45,6 +45,7 @@ DEVICES_VARIABLE = "CUDA_VISIBLE_DEVICES"
 # Far from the numbers that programs count up from and from `close(3)` to `close(255)` of careful daemons.
 _CHANNEL_FD = 1000
 _SIGNAL_MAX = 64
+_AHEAD_NICENESS = 10
 # Python itself starts with these.
 _START_HANDLERS = {SIGINT: default_int_handler, SIGPIPE: SIG_IGN, SIGXFSZ: SIG_IGN}
 
@@ -126,6 +127,19 @@ def become_fresh(channel_fd: int, stdout_fd: int, stderr_fd: int, devices: Seque
         os.environ[DEVICES_VARIABLE] = ",".join([str(device) for device in devices])
     gc.enable()
     return channel_fd
+
+
+def lower_priority() -> int:
+    """Of a fork that nobody waits for yet, while a program may be running beside it. Returns the priority to restore; left
+    alone where the limit of the slot would not let it be raised again."""
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    if getrlimit(RLIMIT_NICE)[0] >= 20 - own:
+        os.setpriority(os.PRIO_PROCESS, 0, own + _AHEAD_NICENESS)
+    return own
+
+
+def restore_priority(own: int) -> None:
+    os.setpriority(os.PRIO_PROCESS, 0, own)
 
 
 def _keep_only(channel_fd: int, stdout_fd: int, stderr_fd: int) -> int:

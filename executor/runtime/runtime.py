@@ -14,7 +14,7 @@ from posix import close
 from typing import Any, NoReturn, Sequence
 
 from boundary import Boundary
-from environment import Streams, become_fresh
+from environment import Streams, become_fresh, lower_priority, restore_priority
 from errors import message_of, name_of
 from frames import Channel, end_process
 from instructions import Execution, count_uses
@@ -26,12 +26,14 @@ _FAILED = 70  # EX_SOFTWARE: our own code failed, and could not even say so
 
 
 def run(
-    fds: Sequence[int], devices: Sequence[Any], namespaces: Namespaces, places: Places, streams: Streams
+    fds: Sequence[int], devices: Sequence[Any], ahead: bool, namespaces: Namespaces, places: Places, streams: Streams
 ) -> NoReturn:
-    """Becomes the runtime that serves the socket `fds[0]`, with `fds[1:3]` as its output.
+    """Becomes the runtime that serves the socket `fds[0]`, with `fds[1:3]` as its output. `ahead`: no program waits for
+    it yet.
 
     Called in a fork, whose caller ends it should this raise."""
     try:
+        priority = lower_priority() if ahead else None
         namespaces.enter_program()
         channel = Channel(become_fresh(fds[0], fds[1], fds[2], devices, places))
         boundary = Boundary(streams.flush)
@@ -42,6 +44,8 @@ def run(
     try:
         channel.send("ready")
         instructions, blobs = _receive_program(channel)
+        if priority is not None:
+            restore_priority(priority)
         Execution(channel, boundary, places, blobs).run_program(instructions)
         while True:
             channel.receive_or_exit().close()

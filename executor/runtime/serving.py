@@ -60,7 +60,7 @@ class Zygote:
         silent = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
         processes: list[Process] = []
         try:
-            processes = self._start("rehearsal", [theirs.fileno(), silent, silent], [])
+            processes = self._start("rehearsal", [theirs.fileno(), silent, silent], [], False)
             theirs.close()
             said = ours.recv(4096)
             if b'"ready"' not in said:
@@ -100,13 +100,13 @@ class Zygote:
             frame.close()
 
     def _prepare(self, frame: Frame) -> None:
-        id, devices = frame.fields["id"], frame.fields.get("devices")
+        id, devices, ahead = frame.fields["id"], frame.fields.get("devices"), frame.fields.get("ahead") is True
         if len(frame.fds) != 3 or type(devices) is not list:
             fault = "a prepare with %d descriptors and the devices %r" % (len(frame.fds), devices)
             self._channel.send("prepare_failed", {"id": id, "message": fault[:_FAULT_CHARACTERS_MAX]})
             return
         try:
-            processes = self._start(id, frame.fds, devices)
+            processes = self._start(id, frame.fds, devices, ahead)
         except (OSError, Refused) as error:
             self._channel.send("prepare_failed", {"id": id, "message": str(error)})
             return
@@ -116,7 +116,7 @@ class Zygote:
         self._channel.send("prepared", {"id": id}, [process.pidfd for process in processes])
         seed_generators()
 
-    def _start(self, id: Any, fds: list[int], devices: list[Any]) -> list[Process]:
+    def _start(self, id: Any, fds: list[int], devices: list[Any], ahead: bool) -> list[Process]:
         """kcoral-init and the runtime of a fresh pid namespace. Raises OSError or Refused, leaving no process."""
         started: list[tuple[str, int]] = []
         processes: list[Process] = []
@@ -126,7 +126,7 @@ class Zygote:
                 started.append(("init", self._namespaces.start_init()))
                 runtime = os.fork()
                 if runtime == 0:
-                    self._become_runtime(fds, devices)
+                    self._become_runtime(fds, devices, ahead)
                 started.append(("runtime", runtime))
             finally:
                 self._namespaces.own_pid_namespace()
@@ -141,9 +141,9 @@ class Zygote:
                 os.close(process.pidfd)
             raise
 
-    def _become_runtime(self, fds: list[int], devices: list[Any]) -> NoReturn:
+    def _become_runtime(self, fds: list[int], devices: list[Any], ahead: bool) -> NoReturn:
         try:
-            run(fds, devices, self._namespaces, self._places, self._streams)
+            run(fds, devices, ahead, self._namespaces, self._places, self._streams)
         finally:
             # Whatever happened: no fork of the zygote goes on as one.
             end_process(_RUNTIME_BROKE)

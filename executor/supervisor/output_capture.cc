@@ -18,8 +18,7 @@ constexpr size_t kReadBytes = 64 * 1024;
 
 }  // namespace
 
-Result<std::unique_ptr<OutputCapture>> OutputCapture::create(EventLoop& loop, uint64_t limit_bytes,
-                                                             std::function<void()> on_truncated, UniqueFd& theirs) {
+Result<std::unique_ptr<OutputCapture>> OutputCapture::create(EventLoop& loop, UniqueFd& theirs) {
   std::array<int, 2> pipe;
   if (::pipe2(pipe.data(), O_CLOEXEC) != 0) return fail_errno("pipe2");
   UniqueFd ours(pipe[0]);
@@ -28,15 +27,11 @@ Result<std::unique_ptr<OutputCapture>> OutputCapture::create(EventLoop& loop, ui
   if (::fcntl(ours.get(), F_SETFL, O_NONBLOCK) != 0) return fail_errno("fcntl", "pipe");
   ::fcntl(ours.get(), F_SETPIPE_SZ, kPipeBytes);
   const int fd = ours.get();
-  std::unique_ptr<OutputCapture> capture(
-      new OutputCapture(loop, std::move(ours), limit_bytes, std::move(on_truncated)));
+  std::unique_ptr<OutputCapture> capture(new OutputCapture(loop, std::move(ours)));
   auto watched = loop.watch(fd, EPOLLIN, [raw = capture.get()](uint32_t) { raw->read_up_to(kPipeBytes); });
   if (!watched) return fail(watched.error());
   return capture;
 }
-
-OutputCapture::OutputCapture(EventLoop& loop, UniqueFd pipe, uint64_t limit_bytes, std::function<void()> on_truncated)
-    : loop_(loop), pipe_(std::move(pipe)), limit_bytes_(limit_bytes), on_truncated_(std::move(on_truncated)) {}
 
 OutputCapture::~OutputCapture() { close(); }
 
@@ -44,6 +39,13 @@ void OutputCapture::close() {
   if (!pipe_) return;
   loop_.unwatch(pipe_.get());
   pipe_.reset();
+}
+
+void OutputCapture::start(uint64_t limit_bytes, std::function<void()> on_truncated) {
+  read_what_is_there();
+  is_started_ = true;
+  limit_bytes_ = limit_bytes;
+  on_truncated_ = std::move(on_truncated);
 }
 
 void OutputCapture::read_what_is_there() {
@@ -64,6 +66,7 @@ void OutputCapture::read_up_to(size_t bytes_max) {
 }
 
 void OutputCapture::keep(std::string_view bytes) {
+  if (!is_started_) return;
   const size_t room = static_cast<size_t>(limit_bytes_) - bytes_.size();
   bytes_.append(bytes.substr(0, room));
   if (bytes.size() <= room || is_truncated_) return;

@@ -15,12 +15,14 @@ namespace kcoral::executor {
 
 class OutputCapture {
  public:
-  /// Makes the pipe; `theirs` is the end for the program. `on_truncated` is called once, when the limit is passed.
-  static Result<std::unique_ptr<OutputCapture>> create(EventLoop& loop, uint64_t limit_bytes,
-                                                       std::function<void()> on_truncated, UniqueFd& theirs);
+  /// Makes the pipe; `theirs` is the end for the program. What comes before `start` is nobody's, and dropped.
+  static Result<std::unique_ptr<OutputCapture>> create(EventLoop& loop, UniqueFd& theirs);
   ~OutputCapture();
   OutputCapture(const OutputCapture&) = delete;
   OutputCapture& operator=(const OutputCapture&) = delete;
+
+  /// From now on `limit_bytes` are kept. `on_truncated` is called once, when there are more.
+  void start(uint64_t limit_bytes, std::function<void()> on_truncated);
 
   /// Reads what stands in the pipe at this moment, and no more: somebody may go on writing.
   void read_what_is_there();
@@ -29,14 +31,15 @@ class OutputCapture {
   bool is_truncated() const { return is_truncated_; }
 
  private:
-  OutputCapture(EventLoop& loop, UniqueFd pipe, uint64_t limit_bytes, std::function<void()> on_truncated);
+  OutputCapture(EventLoop& loop, UniqueFd pipe) : loop_(loop), pipe_(std::move(pipe)) {}
   void read_up_to(size_t bytes_max);
   void keep(std::string_view bytes);
   void close();
 
   EventLoop& loop_;
   UniqueFd pipe_;
-  uint64_t limit_bytes_;
+  bool is_started_ = false;
+  uint64_t limit_bytes_ = 0;
   std::function<void()> on_truncated_;
   std::string bytes_;
   bool is_truncated_ = false;

@@ -1,15 +1,9 @@
 #include "executor/supervisor/program_run.h"
 
-#include <sys/epoll.h>
-
-#include <algorithm>
 #include <csignal>
-#include <cstdlib>
-#include <fstream>
 #include <utility>
 
 #include "executor/frame_fields.h"
-#include "executor/pidfd.h"
 #include "schema/limits.h"
 
 namespace kcoral::executor {
@@ -49,22 +43,23 @@ std::string describe_death(const ExitStatus& status) {
 
 }  // namespace
 
-Result<std::unique_ptr<ProgramRun>> ProgramRun::start(EventLoop& loop, Slot& slot, uint64_t id, RunRequest request,
-                                                      Handlers handlers) {
+Result<std::unique_ptr<ProgramRun>> ProgramRun::start(EventLoop& loop, std::unique_ptr<Runtime> runtime,
+                                                      RunRequest request, Handlers handlers) {
   auto text = request.program->view();
   if (!text) return fail(text.error());
   auto program = schema::parse_program(*text, any_bounds());
   if (!program)
     return fail(ErrorKind::kEngine, "a program that was admitted is malformed: {}", program.error().message);
   std::unique_ptr<ProgramRun> run(
-      new ProgramRun(loop, id, std::move(request), std::move(*program), std::move(handlers)));
-  if (auto opened = run->open(slot); !opened) return fail(opened.error());
+      new ProgramRun(loop, std::move(runtime), std::move(request), std::move(*program), std::move(handlers)));
+  run->begin();
   return run;
 }
 
-ProgramRun::ProgramRun(EventLoop& loop, uint64_t id, RunRequest request, schema::Program program, Handlers handlers)
+ProgramRun::ProgramRun(EventLoop& loop, std::unique_ptr<Runtime> runtime, RunRequest request, schema::Program program,
+                       Handlers handlers)
     : loop_(loop),
-      id_(id),
+      runtime_(std::move(runtime)),
       request_(std::move(request)),
       program_(std::move(program)),
       handlers_(std::move(handlers)),
@@ -76,58 +71,20 @@ ProgramRun::~ProgramRun() {
   for (const auto* timer : {&deadline_timer_, &kill_timer_, &closed_timer_}) {
     if (*timer) loop_.cancel(**timer);
   }
-  if (runtime_watched_) loop_.unwatch(runtime_pidfd_.get());
-  if (init_watched_) loop_.unwatch(init_pidfd_.get());
 }
 
-Status ProgramRun::open(Slot& slot) {
-  UniqueFd out_end, err_end;
-  for (const auto& [stream, capture, end] :
-       {std::tuple{"stdout", &out_, &out_end}, std::tuple{"stderr", &err_, &err_end}}) {
-    auto created = OutputCapture::create(
-        loop_, request_.output_limit_bytes,
-        [this, stream] {
-          records_.add({{"event", "output_truncated"}, {"stream", stream}});
-        },
-        *end);
-    if (!created) return fail(created.error());
-    *capture = std::move(*created);
+void ProgramRun::begin() {
+  runtime_->set_events(*this);
+  for (const auto& [stream, capture] : {std::pair{"stdout", &runtime_->out()}, std::pair{"stderr", &runtime_->err()}}) {
+    capture->start(request_.output_limit_bytes, [this, stream] {
+      records_.add({{"event", "output_truncated"}, {"stream", stream}});
+    });
   }
-  auto sockets = make_frame_sockets();
-  if (!sockets) return fail(sockets.error());
-  auto channel = FrameChannel::create(loop_, std::move(sockets->ours),
-                                      {[this](Frame frame) { on_runtime_frame(std::move(frame)); },
-                                       [this](std::optional<Error> error) { on_runtime_closed(std::move(error)); }});
-  if (!channel) return fail(channel.error());
-  runtime_channel_ = std::move(*channel);
   deadline_timer_ = loop_.run_after(request_.timeout, [this] { on_deadline(); });
-  slot.prepare(id_, request_.devices, std::move(sockets->theirs), std::move(out_end), std::move(err_end));
-  return {};
+  if (runtime_->is_ready()) on_runtime_ready();
 }
 
-// --- what the slot and the server say ---
-
-void ProgramRun::on_prepared(UniqueFd init, UniqueFd runtime) {
-  if (init_pidfd_ || is_done_) return;
-  init_pidfd_ = std::move(init);
-  runtime_pidfd_ = std::move(runtime);
-  const auto watched = loop_.watch(runtime_pidfd_.get(), EPOLLIN, [this](uint32_t) { on_runtime_ended(); });
-  runtime_watched_ = watched.has_value();
-  if (!watched) fail_run(InstructionErrorKind::kEngine, watched.error().message);
-  if (is_ending_) return kill_init();
-  send_program();
-}
-
-void ProgramRun::on_prepare_failed(std::string message) {
-  no_processes_ = true;
-  if (!is_decided()) fail_run(InstructionErrorKind::kEngine, "no process could be prepared: " + message);
-  finish_if_gone();
-}
-
-void ProgramRun::on_exited(const ProcessEnd& end) {
-  (end.process == ProcessEnd::Process::kRuntime ? runtime_status_ : init_status_) = end.status;
-  finish_if_gone();
-}
+// --- what the server says ---
 
 Status ProgramRun::add_blobs(Frame frame) {
   auto digests = strings_field(frame.body, "sha256");
@@ -146,58 +103,45 @@ void ProgramRun::forward_blobs() {
   for (Frame& frame : std::exchange(waiting_blobs_, {})) {
     std::vector<OutgoingFd> fds;
     for (UniqueFd& fd : frame.fds) fds.emplace_back(std::move(fd));
-    runtime_channel_->send({{"type", "blobs"}, {"sha256", frame.body["sha256"]}}, std::move(fds));
+    runtime_->send({{"type", "blobs"}, {"sha256", frame.body["sha256"]}}, std::move(fds));
   }
 }
 
 // --- what the runtime says ---
 
+void ProgramRun::on_runtime_ready() {
+  if (is_decided()) return;
+  program_sent_ = true;
+  runtime_->send({{"type", "program"}, {"blobs", request_.blob_count}}, {request_.program});
+  forward_blobs();
+  nlohmann::json running = frame_about(request_.run, "running");
+  running["pid"] = runtime_->host_pid();
+  handlers_.send(running, {});
+}
+
+void ProgramRun::on_runtime_failed(const Error& error) {
+  const bool environment = error.kind == ErrorKind::kEnvironment;
+  fail_run(environment ? InstructionErrorKind::kUnavailable : InstructionErrorKind::kEngine, error.message);
+}
+
 void ProgramRun::on_runtime_frame(Frame frame) {
   if (is_decided()) return;
   auto meaning = conversation_.take(std::move(frame));
-  if (!meaning) {
-    const bool environment = meaning.error().kind == ErrorKind::kEnvironment;
-    return fail_run(environment ? InstructionErrorKind::kUnavailable : InstructionErrorKind::kEngine,
-                    meaning.error().message);
-  }
+  if (!meaning) return on_runtime_failed(meaning.error());
   switch (*meaning) {
     case RuntimeConversation::Meaning::kProgress:
     case RuntimeConversation::Meaning::kLeaseRelease:
       return;
-    case RuntimeConversation::Meaning::kReady:
-      is_ready_ = true;
-      return send_program();
     case RuntimeConversation::Meaning::kLeaseRequest:
       // A runtime reads a grant before it asks for the next lease; one that does not read would fill our memory.
-      if (runtime_channel_->queued_frames() > limits::kFramesQueuedMax) {
+      if (runtime_->queued_frames() > limits::kFramesQueuedMax) {
         return fail_run(InstructionErrorKind::kEngine, "the runtime does not read what it asks for");
       }
       // Without devices there is nothing to wait for: granted at once, and no time counts as waiting or holding.
-      return runtime_channel_->send({{"type", "lease_granted"}, {"devices", request_.devices}});
+      return runtime_->send({{"type", "lease_granted"}, {"devices", request_.devices}});
     case RuntimeConversation::Meaning::kOver:
       return answer();
   }
-}
-
-void ProgramRun::send_program() {
-  // `ready` and `prepared` come on two sockets, in either order. Only with both may the program begin, so that
-  // `running` comes before everything that it does.
-  if (!is_ready_ || !runtime_pidfd_ || program_sent_) return;
-  program_sent_ = true;
-  runtime_channel_->send({{"type", "program"}, {"blobs", request_.blob_count}}, {request_.program});
-  forward_blobs();
-  nlohmann::json running = frame_about(request_.run, "running");
-  running["pid"] = runtime_host_pid();
-  handlers_.send(running, {});
-}
-
-int ProgramRun::runtime_host_pid() const {
-  std::ifstream info("/proc/self/fdinfo/" + std::to_string(runtime_pidfd_.get()));
-  for (std::string line; std::getline(info, line);) {
-    // -1 when it has ended already.
-    if (line.starts_with("Pid:")) return std::max(0, std::atoi(line.c_str() + 4));
-  }
-  return 0;
 }
 
 void ProgramRun::on_runtime_closed(std::optional<Error> error) {
@@ -213,8 +157,6 @@ void ProgramRun::on_runtime_closed(std::optional<Error> error) {
 }
 
 void ProgramRun::on_runtime_ended() {
-  loop_.unwatch(runtime_pidfd_.get());
-  runtime_watched_ = false;
   // What it said before it ended counts: a program may end its process right after its last instruction.
   if (is_decided() || answered_meanwhile()) return;
   runtime_died_ = true;
@@ -222,7 +164,7 @@ void ProgramRun::on_runtime_ended() {
 }
 
 bool ProgramRun::answered_meanwhile() {
-  runtime_channel_->receive_all();
+  runtime_->receive_all();
   return is_decided();
 }
 
@@ -267,34 +209,17 @@ void ProgramRun::decide(Verdict verdict) {
 }
 
 void ProgramRun::end_processes() {
-  is_ending_ = true;
   kill_timer_ = loop_.run_after(limits::kKillWait, [this] { on_kill_wait_over(); });
-  if (init_pidfd_) kill_init();
+  runtime_->end();
 }
 
-void ProgramRun::kill_init() {
-  if (init_watched_) return;
-  signal_process(init_pidfd_.get(), SIGKILL);
-  const auto watched = loop_.watch(init_pidfd_.get(), EPOLLIN, [this](uint32_t) {
-    loop_.unwatch(init_pidfd_.get());
-    init_watched_ = false;
-    init_gone_ = true;
-    finish_if_gone();
-  });
-  init_watched_ = watched.has_value();  // else the wait runs out, and the slot is replaced
-}
-
-void ProgramRun::finish_if_gone() {
-  const bool is_gone = no_processes_ || (init_gone_ && runtime_status_ && init_status_);
-  if (!is_ending_ || !is_gone || is_done_) return;
-  is_done_ = true;
-  if (kill_timer_) loop_.cancel(*kill_timer_);
-  kill_timer_.reset();
+void ProgramRun::on_runtime_gone() {
+  if (std::exchange(is_done_, true)) return;
+  if (kill_timer_) loop_.cancel(*std::exchange(kill_timer_, std::nullopt));
   if (!verdict_) verdict_ = verdict_on_death();
   if (!outcome_sent_ && !send_outcome()) return;
-  if (runtime_status_) {
-    records_.add(
-        {{"event", "process_exited"}, {runtime_status_->by_signal ? "signal" : "code", runtime_status_->number}});
+  if (const auto& status = runtime_->status()) {
+    records_.add({{"event", "process_exited"}, {status->by_signal ? "signal" : "code", status->number}});
   }
   records_.flush();
   handlers_.on_done(Aftermath::kClean);
@@ -319,13 +244,14 @@ void ProgramRun::on_kill_wait_over() {
 
 ProgramRun::Verdict ProgramRun::verdict_on_death() const {
   if (!conversation_.has_started()) {
-    return {Outcome::Ending::kFailed,
-            conversation_.error_here(InstructionErrorKind::kEngine,
-                                     fmt::format("the runtime ended before the first instruction ({})",
-                                                 runtime_status_ ? describe(*runtime_status_) : "status unknown")),
-            {}};
+    return {
+        Outcome::Ending::kFailed,
+        conversation_.error_here(InstructionErrorKind::kEngine,
+                                 fmt::format("the runtime ended before the first instruction ({})",
+                                             runtime_->status() ? describe(*runtime_->status()) : "status unknown")),
+        {}};
   }
-  const std::string message = runtime_status_ ? describe_death(*runtime_status_) : "the program's process ended";
+  const std::string message = runtime_->status() ? describe_death(*runtime_->status()) : "the program's process ended";
   return {Outcome::Ending::kFailed, conversation_.error_here(InstructionErrorKind::kRuntime, message), {}};
 }
 
@@ -345,8 +271,8 @@ bool ProgramRun::send_outcome() {
 }
 
 Result<std::vector<EncodedFrame>> ProgramRun::encode_outcome() {
-  out_->read_what_is_there();
-  err_->read_what_is_there();
+  runtime_->out().read_what_is_there();
+  runtime_->err().read_what_is_there();
   Outcome outcome;
   outcome.ending = verdict_->ending;
   outcome.error = verdict_->error;
@@ -357,10 +283,10 @@ Result<std::vector<EncodedFrame>> ProgramRun::encode_outcome() {
     outcome.returns = conversation_.take_returns();
     outcome.parts = conversation_.take_parts();
   }
-  outcome.stdout_bytes = out_->bytes();
-  outcome.stderr_bytes = err_->bytes();
-  outcome.stdout_truncated = out_->is_truncated();
-  outcome.stderr_truncated = err_->is_truncated();
+  outcome.stdout_bytes = runtime_->out().bytes();
+  outcome.stderr_bytes = runtime_->err().bytes();
+  outcome.stdout_truncated = runtime_->out().is_truncated();
+  outcome.stderr_truncated = runtime_->err().is_truncated();
   outcome.elapsed_ms = to_ms(loop_.clock().now() - assigned_at_);
   auto report = make_report(outcome, std::move(summary));
   if (!report) return fail(report.error());

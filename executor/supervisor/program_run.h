@@ -6,7 +6,6 @@
 // (deadline, cancel, a runtime that died or said what it must not) goes out when the program's processes are gone, or
 // after limits::kKillWait without that, and then says so. The first ending wins.
 //
-// A program's processes are ended through the pidfd of its kcoral-init and in no other way.
 // Belongs to its loop's thread. `on_done` and `on_broken` may destroy it only after returning to the loop.
 #pragma once
 
@@ -20,10 +19,9 @@
 #include "executor/frame_channel.h"
 #include "executor/outcome_frames.h"
 #include "executor/run_id.h"
-#include "executor/supervisor/output_capture.h"
 #include "executor/supervisor/run_records.h"
+#include "executor/supervisor/runtime.h"
 #include "executor/supervisor/runtime_conversation.h"
-#include "executor/supervisor/slot.h"
 #include "schema/outcome.h"
 
 namespace kcoral::executor {
@@ -37,7 +35,7 @@ struct RunRequest {
   std::shared_ptr<const SealedMemory> program;
 };
 
-class ProgramRun {
+class ProgramRun final : private RuntimeEvents {
  public:
   enum class Aftermath { kClean, kQuarantine };  // kQuarantine: its processes could not be ended
   struct Handlers {
@@ -46,23 +44,18 @@ class ProgramRun {
     std::function<void(std::string reason)> on_broken;
   };
 
-  /// Asks `slot` for a runtime under the number `id`; the caller passes on what the slot says about it. The deadline
-  /// runs from here. An error: nothing was started.
-  static Result<std::unique_ptr<ProgramRun>> start(EventLoop& loop, Slot& slot, uint64_t id, RunRequest request,
-                                                   Handlers handlers);
-  ~ProgramRun();
+  /// Gives `runtime` the program, as soon as it is ready. The deadline runs from here. An error: nothing was started.
+  static Result<std::unique_ptr<ProgramRun>> start(EventLoop& loop, std::unique_ptr<Runtime> runtime,
+                                                   RunRequest request, Handlers handlers);
+  ~ProgramRun() override;
   ProgramRun(const ProgramRun&) = delete;
   ProgramRun& operator=(const ProgramRun&) = delete;
 
-  uint64_t id() const { return id_; }
   const RunId& run_id() const { return request_.run; }
 
   /// A `blobs` frame of the server, about this run.
   Status add_blobs(Frame frame);
   void cancel();
-  void on_prepared(UniqueFd init, UniqueFd runtime);
-  void on_prepare_failed(std::string message);
-  void on_exited(const ProcessEnd& end);
 
  private:
   /// How it ended, before output and times are known.
@@ -72,13 +65,16 @@ class ProgramRun {
     std::string message;
   };
 
-  ProgramRun(EventLoop& loop, uint64_t id, RunRequest request, schema::Program program, Handlers handlers);
-  Status open(Slot& slot);
+  ProgramRun(EventLoop& loop, std::unique_ptr<Runtime> runtime, RunRequest request, schema::Program program,
+             Handlers handlers);
+  void begin();
 
-  void on_runtime_frame(Frame frame);
-  void on_runtime_closed(std::optional<Error> error);
-  void on_runtime_ended();
-  void send_program();
+  void on_runtime_ready() override;
+  void on_runtime_failed(const Error& error) override;
+  void on_runtime_frame(Frame frame) override;
+  void on_runtime_closed(std::optional<Error> error) override;
+  void on_runtime_ended() override;
+  void on_runtime_gone() override;
   void on_deadline();
   void on_kill_wait_over();
 
@@ -88,33 +84,22 @@ class ProgramRun {
   void fail_run(schema::InstructionErrorKind kind, std::string message);
   void decide(Verdict verdict);
   void end_processes();
-  void kill_init();
-  void finish_if_gone();
   Verdict verdict_on_death() const;
   std::string place() const;
   Result<std::vector<EncodedFrame>> encode_outcome();
   /// False when it could not be made: then `on_broken` was called, and this run does nothing more.
   bool send_outcome();
   void forward_blobs();
-  int runtime_host_pid() const;
 
   EventLoop& loop_;
-  const uint64_t id_;
+  std::unique_ptr<Runtime> runtime_;
   RunRequest request_;
   schema::Program program_;
   Handlers handlers_;
   SteadyTime assigned_at_;
   RunRecords records_;
   RuntimeConversation conversation_;
-  std::unique_ptr<OutputCapture> out_;
-  std::unique_ptr<OutputCapture> err_;
 
-  std::unique_ptr<FrameChannel> runtime_channel_;
-  UniqueFd init_pidfd_;
-  UniqueFd runtime_pidfd_;
-  bool runtime_watched_ = false;
-  bool init_watched_ = false;
-  bool is_ready_ = false;
   bool program_sent_ = false;
   std::vector<Frame> waiting_blobs_;
   size_t blobs_received_ = 0;
@@ -122,12 +107,7 @@ class ProgramRun {
   std::optional<Verdict> verdict_;
   bool runtime_died_ = false;  // then the verdict waits for its status
   bool outcome_sent_ = false;
-  bool is_ending_ = false;
   bool is_done_ = false;
-  bool init_gone_ = false;
-  bool no_processes_ = false;  // none were prepared
-  std::optional<ExitStatus> runtime_status_;
-  std::optional<ExitStatus> init_status_;
   std::optional<EventLoop::TimerId> deadline_timer_;
   std::optional<EventLoop::TimerId> kill_timer_;
   std::optional<EventLoop::TimerId> closed_timer_;

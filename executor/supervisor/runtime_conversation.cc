@@ -116,16 +116,7 @@ Result<RuntimeConversation::Meaning> RuntimeConversation::take(Frame frame) {
     if (!status) return fail(status.error());
     return Meaning::kProgress;
   };
-  if (over_) return out_of_order();
-  if (type == "ready" || type == "setup_failed") {
-    if (std::exchange(ready_, true)) return out_of_order();
-    if (type == "ready") return Meaning::kReady;
-    auto message = string_field(frame.body, "message");
-    if (!message) return fail(message.error());
-    return fail(ErrorKind::kEnvironment, "the program's sandbox could not be set up: {}",
-                message->substr(0, limits::kShownBytesMax));
-  }
-  if (!ready_) return out_of_order();
+  if (over_ || type == "ready" || type == "setup_failed") return out_of_order();
   if (type == "started") return progress(take_started(frame));
   if (type == "completed") {
     if (running_ || next_ != program_.instructions.size()) return out_of_order();

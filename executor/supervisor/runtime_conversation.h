@@ -1,4 +1,4 @@
-// What a runtime may say, and in which order (docs/frames.md, "Executor and runtime").
+// What a runtime that has a program may say, and in which order (docs/frames.md, "Executor and runtime").
 //
 // A runtime shares its process with the program, so nothing of it is believed: every frame is checked against the
 // program and against what came before, values go through schema::wire_value, and the first frame that does not fit
@@ -26,7 +26,6 @@ class RuntimeConversation {
  public:
   enum class Meaning {
     kProgress,      // taken note of
-    kReady,         // the runtime waits for the program
     kLeaseRequest,  // it waits for lease_granted
     kLeaseRelease,
     kOver,  // every instruction ran, or one failed: `error` tells
@@ -37,8 +36,8 @@ class RuntimeConversation {
   /// `program` outlives it.
   RuntimeConversation(const schema::Program& program, Clock& clock, AddRecord add_record);
 
-  /// kEngine: the frame is malformed or out of order. kEnvironment: the runtime could not set itself up, or what it
-  /// sent cannot be read for lack of memory.
+  /// kEngine: the frame is malformed or out of order. kEnvironment: what the runtime sent cannot be read for lack of
+  /// memory.
   Result<Meaning> take(Frame frame);
 
   /// The instruction that runs, or the one that would be next (the last one when all are done).
@@ -72,7 +71,6 @@ class RuntimeConversation {
   Clock& clock_;
   AddRecord add_record_;
 
-  bool ready_ = false;
   bool running_ = false;      // next_ was started and is not finished
   bool value_taken_ = false;  // of the return that runs
   bool lease_held_ = false;   // requested and not released

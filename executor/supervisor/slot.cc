@@ -40,6 +40,19 @@ std::string without_trailing_space(const std::string& text) {
   return end == std::string::npos ? "" : text.substr(0, end + 1);
 }
 
+Result<ProcessEnd> process_end_from(const json& body) {
+  auto process = string_field(body, "process");
+  if (!process) return fail(process.error());
+  if (*process != "runtime" && *process != "init") return fail(ErrorKind::kEngine, "no such process");
+  ProcessEnd end;
+  end.process = *process == "runtime" ? ProcessEnd::Process::kRuntime : ProcessEnd::Process::kInit;
+  end.status.by_signal = body.contains("signal");
+  auto number = unsigned_field(body, end.status.by_signal ? "signal" : "code", 255);
+  if (!number) return fail(number.error());
+  end.status.number = static_cast<int>(*number);
+  return end;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Slot>> Slot::start(EventLoop& loop, const SlotConfig& config, Handlers handlers) {
@@ -116,12 +129,16 @@ Slot::~Slot() {
   if (watching_process_) loop_.unwatch(process_->pidfd());
 }
 
-void Slot::prepare(uint64_t id, const std::vector<int>& devices, UniqueFd runtime_socket, UniqueFd out, UniqueFd err) {
+uint64_t Slot::prepare(ProcessEvents& events, const std::vector<int>& devices, bool ahead, UniqueFd runtime_socket,
+                       UniqueFd out, UniqueFd err) {
+  const uint64_t id = next_id_++;
+  listeners_[id] = &events;
   std::vector<OutgoingFd> fds;
   fds.emplace_back(std::move(runtime_socket));
   fds.emplace_back(std::move(out));
   fds.emplace_back(std::move(err));
-  channel_->send({{"type", "prepare"}, {"id", id}, {"devices", devices}}, std::move(fds));
+  channel_->send({{"type", "prepare"}, {"id", id}, {"devices", devices}, {"ahead", ahead}}, std::move(fds));
+  return id;
 }
 
 void Slot::on_frame(Frame frame) {
@@ -151,34 +168,31 @@ Status Slot::take_frame(Frame frame) {
     on_ending(std::move(*message));
     return {};
   }
+  if (type == "prepared" || type == "exited" || type == "prepare_failed") {
+    return take_frame_about_runtime(type, std::move(frame));
+  }
+  return fail(ErrorKind::kEngine, "there is no such type");
+}
+
+Status Slot::take_frame_about_runtime(const std::string& type, Frame frame) {
   auto id = unsigned_field(frame.body, "id");
   if (!id) return fail(id.error());
-  if (type == "prepared") return take_prepared(*id, std::move(frame));
-  if (type == "exited") return take_exited(*id, frame);
-  if (type != "prepare_failed") return fail(ErrorKind::kEngine, "there is no such type");
+  const auto listener = listeners_.find(*id);
+  ProcessEvents* const events = listener == listeners_.end() ? nullptr : listener->second;
+  if (type == "prepared") {
+    if (frame.fds.size() != 2) return fail(ErrorKind::kEngine, "{} descriptors instead of 2", frame.fds.size());
+    if (events != nullptr) events->on_prepared(std::move(frame.fds[0]), std::move(frame.fds[1]));
+    return {};
+  }
+  if (type == "exited") {
+    auto end = process_end_from(frame.body);
+    if (!end) return fail(end.error());
+    if (events != nullptr) events->on_exited(*end);
+    return {};
+  }
   auto message = string_field(frame.body, "message");
   if (!message) return fail(message.error());
-  handlers_.on_prepare_failed(*id, std::move(*message));
-  return {};
-}
-
-Status Slot::take_prepared(uint64_t id, Frame frame) {
-  if (frame.fds.size() != 2) return fail(ErrorKind::kEngine, "{} descriptors instead of 2", frame.fds.size());
-  handlers_.on_prepared(id, std::move(frame.fds[0]), std::move(frame.fds[1]));
-  return {};
-}
-
-Status Slot::take_exited(uint64_t id, const Frame& frame) {
-  auto process = string_field(frame.body, "process");
-  if (!process) return fail(process.error());
-  if (*process != "runtime" && *process != "init") return fail(ErrorKind::kEngine, "no such process");
-  ProcessEnd end;
-  end.process = *process == "runtime" ? ProcessEnd::Process::kRuntime : ProcessEnd::Process::kInit;
-  end.status.by_signal = frame.body.contains("signal");
-  auto number = unsigned_field(frame.body, end.status.by_signal ? "signal" : "code", 255);
-  if (!number) return fail(number.error());
-  end.status.number = static_cast<int>(*number);
-  handlers_.on_exited(id, end);
+  if (events != nullptr) events->on_prepare_failed(*message);
   return {};
 }
 

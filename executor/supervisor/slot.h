@@ -25,6 +25,7 @@ namespace kcoral::executor {
 struct SlotConfig {
   SlotSpec sandbox;
   std::vector<std::string> preload;
+  size_t standby = 1;
   ProgramLimits limits;
 };
 
@@ -35,13 +36,20 @@ struct ProcessEnd {
   ExitStatus status;
 };
 
+/// What the zygote says about one runtime and its kcoral-init.
+class ProcessEvents {
+ public:
+  virtual ~ProcessEvents() = default;
+  virtual void on_prepared(UniqueFd init, UniqueFd runtime) = 0;
+  /// Nothing was started.
+  virtual void on_prepare_failed(const std::string& message) = 0;
+  virtual void on_exited(const ProcessEnd& end) = 0;
+};
+
 class Slot {
  public:
   struct Handlers {
     std::function<void(std::map<std::string, std::string> versions)> on_ready;
-    std::function<void(uint64_t id, UniqueFd init, UniqueFd runtime)> on_prepared;
-    std::function<void(uint64_t id, std::string message)> on_prepare_failed;
-    std::function<void(uint64_t id, ProcessEnd end)> on_exited;
     /// `permanent`: trying again would end the same way.
     std::function<void(std::string reason, bool permanent)> on_lost;
   };
@@ -51,8 +59,11 @@ class Slot {
   Slot(const Slot&) = delete;
   Slot& operator=(const Slot&) = delete;
 
-  /// Asks for a fresh runtime. `devices`: none, or ids. on_prepared or on_prepare_failed follows.
-  void prepare(uint64_t id, const std::vector<int>& devices, UniqueFd runtime_socket, UniqueFd out, UniqueFd err);
+  /// Asks for a fresh runtime, and returns its number. `devices`: none, or ids. `ahead`: no program waits for it yet.
+  /// `events` hears on_prepared or on_prepare_failed, until `forget`.
+  uint64_t prepare(ProcessEvents& events, const std::vector<int>& devices, bool ahead, UniqueFd runtime_socket,
+                   UniqueFd out, UniqueFd err);
+  void forget(uint64_t id) { listeners_.erase(id); }
 
  private:
   Slot(EventLoop& loop, Handlers handlers) : loop_(loop), handlers_(std::move(handlers)) {}
@@ -60,8 +71,7 @@ class Slot {
   Status watch_process(UniqueFd socket, UniqueFd error_output);
   void on_frame(Frame frame);
   Status take_frame(Frame frame);
-  Status take_prepared(uint64_t id, Frame frame);
-  Status take_exited(uint64_t id, const Frame& frame);
+  Status take_frame_about_runtime(const std::string& type, Frame frame);
   void read_error_output();
   void on_ending(std::string reason);
   void on_process_ended();
@@ -69,6 +79,8 @@ class Slot {
 
   EventLoop& loop_;
   Handlers handlers_;
+  uint64_t next_id_ = 1;
+  std::map<uint64_t, ProcessEvents*> listeners_;
   std::optional<ChildProcess> process_;
   std::unique_ptr<FrameChannel> channel_;
   UniqueFd error_output_;

@@ -36,6 +36,9 @@ Result<SlotConfig> slot_config_from(const nlohmann::json& body) {
     if (!list) return fail(list.error());
     *strings = std::move(*list);
   }
+  auto standby = unsigned_field(body, "standby", limits::kStandbyMax);
+  if (!standby) return fail(standby.error());
+  config.standby = *standby;
   auto uid = unsigned_field(body, "uid", kUidMax), gid = unsigned_field(body, "gid", kUidMax);
   if (!uid) return fail(uid.error());
   if (!gid) return fail(gid.error());
@@ -161,19 +164,11 @@ Status Supervisor::start_slot() {
   if (auto given_up = give_up_root(); !given_up) return given_up;
   Slot::Handlers handlers;
   handlers.on_ready = [this](std::map<std::string, std::string> versions) { on_ready(std::move(versions)); };
-  handlers.on_prepared = [this](uint64_t id, UniqueFd init, UniqueFd runtime) {
-    if (run_ && run_->id() == id) run_->on_prepared(std::move(init), std::move(runtime));
-  };
-  handlers.on_prepare_failed = [this](uint64_t id, std::string message) {
-    if (run_ && run_->id() == id) run_->on_prepare_failed(std::move(message));
-  };
-  handlers.on_exited = [this](uint64_t id, ProcessEnd end) {
-    if (run_ && run_->id() == id) run_->on_exited(end);
-  };
   handlers.on_lost = [this](std::string reason, bool permanent) { break_off(reason, permanent); };
   auto slot = Slot::start(loop_, *config_, std::move(handlers));
   if (!slot) return fail(slot.error());
   slot_ = std::move(*slot);
+  standby_ = std::make_unique<Standby>(loop_, *slot_, config_->standby);
   return {};
 }
 
@@ -194,6 +189,7 @@ Status Supervisor::give_up_root() const {
 
 void Supervisor::on_ready(std::map<std::string, std::string> versions) {
   versions_ = std::move(versions);
+  standby_->refill();
   say_idle();
 }
 
@@ -217,9 +213,12 @@ Status Supervisor::run_program(Frame frame) {
     loop_.post([this, aftermath] { on_run_done(aftermath); });
   };
   handlers.on_broken = [this](const std::string& reason) { break_off(reason, /*permanent=*/false); };
-  auto run = ProgramRun::start(loop_, *slot_, next_run_id_++, std::move(*request), std::move(handlers));
+  auto runtime = standby_->take(request->devices);
+  if (!runtime) return fail(runtime.error());
+  auto run = ProgramRun::start(loop_, std::move(*runtime), std::move(*request), std::move(handlers));
   if (!run) return fail(run.error());
   run_ = std::move(*run);
+  standby_->refill();
   return {};
 }
 

@@ -20,6 +20,7 @@
 #include "executor/install_paths.h"
 #include "executor/supervisor/program_run.h"
 #include "executor/supervisor/slot.h"
+#include "executor/supervisor/standby.h"
 
 namespace kcoral::executor {
 
@@ -63,11 +64,11 @@ class Supervisor {
   SteadyTime lock_wait_said_{};
   std::optional<EventLoop::TimerId> lock_timer_;
   std::unique_ptr<Slot> slot_;
+  std::unique_ptr<Standby> standby_;  // after slot_: it ends first
   bool is_idle_ = false;
   bool is_broken_ = false;
   std::map<std::string, std::string> versions_;
-  uint64_t next_run_id_ = 1;
-  std::unique_ptr<ProgramRun> run_;  // after slot_: it ends first
+  std::unique_ptr<ProgramRun> run_;  // after slot_, too
 };
 
 }  // namespace kcoral::executor

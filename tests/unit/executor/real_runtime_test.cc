@@ -1,6 +1,7 @@
 // Programs on the real zygote and runtime, in the real sandbox: that ordinary ones work, and what hostile ones get.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include "tests/unit/executor/slot_harness.h"
@@ -12,6 +13,20 @@ using Ending = schema::Outcome::Ending;
 using nlohmann::json;
 using testing::HasSubstr;
 using testing::StartsWith;
+
+// What an executor has started once it is idle: bubblewrap, its child, kcoral-init's outer process, the zygote, and the
+// runtime that stands by with its own kcoral-init.
+constexpr size_t kProcessesAtRest = 6;
+constexpr size_t kZygote = 3;
+
+int nice_limit(pid_t pid) {
+  std::ifstream limits("/proc/" + std::to_string(pid) + "/limits");
+  const std::string_view name = "Max nice priority";
+  for (std::string line; std::getline(limits, line);) {
+    if (line.starts_with(name)) return std::atoi(line.c_str() + name.size());
+  }
+  return 0;
+}
 
 class RealRuntime : public testing::Test {
  protected:
@@ -247,7 +262,7 @@ TEST_F(RealRuntime, NothingTravelsToTheNextProgram) {
     EXPECT_EQ(value_of(leave), 0);
     EXPECT_EQ(value_of(look), json::array());
   }
-  EXPECT_EQ(descendants(slot_->executor_pid()).size(), 4U);
+  EXPECT_EQ(descendants(slot_->executor_pid()).size(), kProcessesAtRest);
 }
 
 TEST_F(RealRuntime, ProgramThatBreaksPythonHurtsOnlyItself) {
@@ -266,15 +281,27 @@ TEST_F(RealRuntime, ProgramThatBreaksPythonHurtsOnlyItself) {
   EXPECT_EQ(value_of("def main(): return len([1, 2])\n"), 2);
 }
 
+TEST_F(RealRuntime, RuntimesStepBackUntilTheirProgramComes) {
+  const int own = ::getpriority(PRIO_PROCESS, 0);
+  EXPECT_EQ(value_of("import os\ndef main(): return os.getpriority(os.PRIO_PROCESS, 0)\n"), own);
+  const pid_t ahead = descendants(slot_->executor_pid()).back();
+  if (nice_limit(ahead) < 20 - own) GTEST_SKIP() << "only root can let it come forward again";
+  const SteadyTime end = Clock::system().now() + kTestWait;
+  while (::getpriority(PRIO_PROCESS, static_cast<id_t>(ahead)) != own + 10) {
+    ASSERT_LT(Clock::system().now(), end);
+    std::this_thread::yield();
+  }
+}
+
 TEST_F(RealRuntime, HundredProgramsLeakNothing) {
   const std::string program = program_of("def main(): return b'x' * 1000\n");
   slot_->run(program);
-  const pid_t executor = slot_->executor_pid(), zygote = descendants(executor).back();
+  const pid_t executor = slot_->executor_pid(), zygote = descendants(executor)[kZygote];
   const size_t fds = open_fds(executor), zygote_fds = open_fds(zygote);
   for (int i = 0; i < 100; ++i) slot_->run(program);
   EXPECT_EQ(open_fds(executor), fds);
   EXPECT_EQ(open_fds(zygote), zygote_fds);
-  EXPECT_EQ(descendants(executor).size(), 4U);
+  EXPECT_EQ(descendants(executor).size(), kProcessesAtRest);
 }
 
 // --- slots with settings of their own ---

@@ -51,7 +51,6 @@ class RuntimeConversationTest : public testing::Test {
 };
 
 TEST_F(RuntimeConversationTest, RecordsEachStepWithItsTime) {
-  EXPECT_EQ(*take({{"type", "ready"}}), Meaning::kReady);
   EXPECT_FALSE(conversation.has_started());
   for (unsigned index = 0; index < 4; ++index) {
     EXPECT_EQ(conversation.current(), index);
@@ -76,7 +75,6 @@ TEST_F(RuntimeConversationTest, RecordsEachStepWithItsTime) {
 }
 
 TEST_F(RuntimeConversationTest, FailureNamesItsInstruction) {
-  ASSERT_TRUE(take({{"type", "ready"}}).has_value());
   ASSERT_TRUE(take({{"type", "started"}, {"index", 0u}}).has_value());
   EXPECT_EQ(*take({{"type", "failed"}, {"index", 0u}}, R"({"kind":"parse","message":"m","traceback":"t"})"),
             Meaning::kOver);
@@ -89,13 +87,6 @@ TEST_F(RuntimeConversationTest, FailureNamesItsInstruction) {
   EXPECT_FALSE(take({{"type", "finished"}, {"index", 0u}}).has_value());
 }
 
-TEST_F(RuntimeConversationTest, SetUpThatFailsIsTheEnvironments) {
-  const auto refused = take({{"type", "setup_failed"}, {"message", "no /proc"}});
-  ASSERT_FALSE(refused.has_value());
-  EXPECT_EQ(refused.error().kind, ErrorKind::kEnvironment);
-  EXPECT_NE(refused.error().message.find("no /proc"), std::string::npos);
-}
-
 TEST_F(RuntimeConversationTest, TextOfTheProgramIsShortenedInMessages) {
   const std::string longest(60000, 'x');
   const std::pair<json, std::string> cases[] = {
@@ -103,7 +94,6 @@ TEST_F(RuntimeConversationTest, TextOfTheProgramIsShortenedInMessages) {
       {{{"type", "failed"}, {"index", 0u}}, R"({")" + longest + R"(":""})"},
       {{{"type", "failed"}, {"index", 0u}}, R"({"kind":")" + longest + R"(","message":"","traceback":""})"},
   };
-  ASSERT_TRUE(take({{"type", "ready"}}).has_value());
   ASSERT_TRUE(take({{"type", "started"}, {"index", 0u}}).has_value());
   for (const auto& [body, content] : cases) {
     const auto taken = take(body, content);
@@ -130,7 +120,6 @@ class ReturnsTest : public testing::Test {
     KCORAL_CHECK(::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK) == 0);
     return fd;
   }
-  void SetUp() override { ASSERT_TRUE(conversation.take(frame_of({{"type", "ready"}})).has_value()); }
 
   /// A return's `started`, then its value with `data_bytes` of data, most of which no part may name.
   Result<Meaning> give(unsigned index, const std::string& document, uint64_t data_bytes) {

@@ -45,9 +45,11 @@ class Scripted : public Test {
     delete executable_;
     delete installation_;
   }
-  static std::unique_ptr<SlotHarness> make_slot(const std::string& zygote_script = "") {
+  /// Without runtimes that stand by, each prepare is that of the program at hand.
+  static std::unique_ptr<SlotHarness> make_slot(const std::string& zygote_script = "", size_t standby = 0) {
     return std::make_unique<SlotHarness>([&](ExecutorConfig& config) {
       config.executor_path = *executable_;
+      config.standby = standby;
       if (!zygote_script.empty()) config.environment["KCORAL_FAKE_ZYGOTE"] = zygote_script;
     });
   }
@@ -409,11 +411,60 @@ TEST_F(Scripted, OutcomeThatCannotBeMadeLosesTheRunWithItsReason) {
 }
 
 TEST_F(Scripted, SandboxThatCannotBeSetUpIsTheEnvironments) {
-  const auto slot = make_slot("def enter(self): raise OSError('no tmpfs today')\nSandbox.enter = enter");
+  for (const size_t standby : {0, 1}) {
+    const auto slot = make_slot("def enter(self): raise OSError('no tmpfs today')\nSandbox.enter = enter", standby);
+    ASSERT_TRUE(slot->start_and_wait());
+    const RunReport report = slot->run(scripted("os._exit(0)"));
+    EXPECT_EQ(report.error_kind, "unavailable");
+    EXPECT_EQ(report.error_message, "the program's sandbox could not be set up: no tmpfs today");
+  }
+}
+
+TEST_F(Scripted, ProgramsTakeRuntimesThatWerePreparedAhead) {
+  const auto slot = make_slot(
+      "def prepare_hook(frame, fds):\n"
+      "  if frame['id'] == 1: return True\n"
+      "  for fd in fds: os.close(fd)\n"
+      "  send('prepare_failed', id=frame['id'], message='no more than one')\n",
+      /*standby=*/1);
   ASSERT_TRUE(slot->start_and_wait());
-  const RunReport report = slot->run(scripted("os._exit(0)"));
-  EXPECT_EQ(report.error_kind, "unavailable");
-  EXPECT_EQ(report.error_message, "the program's sandbox could not be set up: no tmpfs today");
+  EXPECT_EQ(slot->run(scripted(std::string(kAnswer) + "completed()")).ending, Ending::kCompleted)
+      << "in the first, which was prepared before there was a program";
+  EXPECT_NE(slot->run(scripted("os._exit(0)")).error_message.find("no more than one"), std::string::npos)
+      << "in the third: the second was prepared ahead, and failed";
+}
+
+TEST_F(Scripted, RuntimeThatFailsWhileItStandsByIsNoProgramsAffair) {
+  const char* failures[] = {"send('ready'); os._exit(0)",
+                            "os._exit(0)",
+                            "send('setup_failed', message='not this one')",
+                            "send('ready'); send('started', index=0); signal.pause()",
+                            "send_raw(b'x'); signal.pause()",
+                            "send('ready'); channel.close(); signal.pause()"};
+  for (const char* failure : failures) {
+    // The second runtime fails, and the first program waits until nothing is left of that.
+    const auto slot =
+        make_slot(fmt::format("prepared, real_reap, real_run = 0, reap, run_program\n"
+                              "for end, number in zip(os.pipe(), (100, 101)): os.dup2(end, number)\n"
+                              "def prepare_hook(frame, fds):\n"
+                              "  global prepared\n"
+                              "  prepared = frame['id']\n"
+                              "  return True\n"
+                              "def run_program():\n"
+                              "  if prepared != 2: return real_run()\n"
+                              "  {}\n"
+                              "def reap(children):\n"
+                              "  before = (2, 'runtime') in children.values()\n"
+                              "  real_reap(children)\n"
+                              "  if before and (2, 'runtime') not in children.values(): os.write(101, b'x')\n",
+                              failure),
+                  /*standby=*/1);
+    ASSERT_TRUE(slot->start_and_wait());
+    const std::string program = std::string(kAnswer) + "completed()";
+    EXPECT_EQ(slot->run(scripted("os.read(100, 1)\n" + program)).ending, Ending::kCompleted) << failure;
+    EXPECT_EQ(slot->run(scripted(program)).ending, Ending::kCompleted) << failure;
+    EXPECT_EQ(slot->run(scripted(program)).ending, Ending::kCompleted) << failure;
+  }
 }
 
 TEST_F(Scripted, FirstProcessOfAProgramIsCalledKcoralInit) {

@@ -104,14 +104,15 @@ TEST(Submission, HoldsItsShareOfTheBudgetUntilItIsDropped) {
   EXPECT_EQ(shared->bytes_taken(), 0u);
 }
 
-TEST(Submission, IsBusyWhenTheBudgetHasNoRoomAndGivesItsOwnBack) {
+TEST(Submission, IsRefusedWhenTheBudgetHasNoRoomAndGivesItsOwnBack) {
   const std::string body = bytes_program("content") + blob_part("content") + closing();
   const uint64_t needed = read(body)->text.size() + 7;
   EXPECT_TRUE(read(body, 10, budget(needed, 1)));
-  for (const auto& small : {budget(needed - 1, 1), budget(needed, 0)}) {
+  for (const auto& [small, kind] : {std::pair{budget(needed - 1, 1), ErrorKind::kBusy},
+                                    std::pair{budget(needed, 0), ErrorKind::kRequestTooLarge}}) {
     const auto outcome = read(body, 10, small);
     ASSERT_FALSE(outcome);
-    EXPECT_EQ(outcome.error().kind, ErrorKind::kBusy);
+    EXPECT_EQ(outcome.error().kind, kind);
     EXPECT_EQ(small->bytes_taken(), 0u);
     EXPECT_EQ(small->blobs_taken(), 0u);
   }

@@ -1,0 +1,151 @@
+#include "executor/supervisor/runtime.h"
+
+#include <poll.h>
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdlib>
+#include <fstream>
+#include <utility>
+
+#include "executor/frame_fields.h"
+#include "executor/pidfd.h"
+#include "schema/fields.h"
+#include "schema/limits.h"
+
+namespace kcoral::executor {
+
+Result<std::unique_ptr<Runtime>> Runtime::prepare(EventLoop& loop, Slot& slot, const std::vector<int>& devices,
+                                                  bool ahead) {
+  std::unique_ptr<Runtime> runtime(new Runtime(loop, slot));
+  if (auto opened = runtime->open(devices, ahead); !opened) return fail(opened.error());
+  return runtime;
+}
+
+Status Runtime::open(const std::vector<int>& devices, bool ahead) {
+  UniqueFd out_end, err_end;
+  for (const auto& [capture, end] : {std::pair{&out_, &out_end}, std::pair{&err_, &err_end}}) {
+    auto created = OutputCapture::create(loop_, *end);
+    if (!created) return fail(created.error());
+    *capture = std::move(*created);
+  }
+  auto sockets = make_frame_sockets();
+  if (!sockets) return fail(sockets.error());
+  auto channel =
+      FrameChannel::create(loop_, std::move(sockets->ours),
+                           {[this](Frame frame) { on_frame(std::move(frame)); },
+                            [this](std::optional<Error> error) { events_->on_runtime_closed(std::move(error)); }});
+  if (!channel) return fail(channel.error());
+  channel_ = std::move(*channel);
+  id_ = slot_.prepare(*this, devices, ahead, std::move(sockets->theirs), std::move(out_end), std::move(err_end));
+  return {};
+}
+
+Runtime::~Runtime() {
+  if (id_ != 0) slot_.forget(id_);
+  if (runtime_watched_) loop_.unwatch(runtime_pidfd_.get());
+  if (init_watched_) loop_.unwatch(init_pidfd_.get());
+}
+
+bool Runtime::has_ended() const {
+  pollfd process{runtime_pidfd_.get(), POLLIN, 0};
+  return runtime_status_ || (runtime_pidfd_ && ::poll(&process, 1, 0) != 0);
+}
+
+void Runtime::send(const nlohmann::json& body, std::vector<OutgoingFd> fds) { channel_->send(body, std::move(fds)); }
+
+int Runtime::host_pid() const {
+  std::ifstream info("/proc/self/fdinfo/" + std::to_string(runtime_pidfd_.get()));
+  for (std::string line; std::getline(info, line);) {
+    // -1 when it has ended already.
+    if (line.starts_with("Pid:")) return std::max(0, std::atoi(line.c_str() + 4));
+  }
+  return 0;
+}
+
+// --- what the zygote says ---
+
+void Runtime::on_prepared(UniqueFd init, UniqueFd runtime) {
+  if (init_pidfd_) return;
+  init_pidfd_ = std::move(init);
+  runtime_pidfd_ = std::move(runtime);
+  const auto watched = loop_.watch(runtime_pidfd_.get(), EPOLLIN, [this](uint32_t) { on_process_ended(); });
+  runtime_watched_ = watched.has_value();
+  if (is_ending_) return kill_init();
+  if (!watched) return fail_early(watched.error());
+  // `ready` and `prepared` come on two sockets, in either order.
+  if (said_ready_) events_->on_runtime_ready();
+}
+
+void Runtime::on_prepare_failed(const std::string& message) {
+  no_processes_ = true;
+  if (!is_ending_) fail_early({ErrorKind::kEngine, "no process could be prepared: " + message});
+  say_if_gone();
+}
+
+void Runtime::on_exited(const ProcessEnd& end) {
+  (end.process == ProcessEnd::Process::kRuntime ? runtime_status_ : init_status_) = end.status;
+  say_if_gone();
+}
+
+// --- what it says and does itself ---
+
+void Runtime::on_frame(Frame frame) {
+  if (said_ready_) return events_->on_runtime_frame(std::move(frame));
+  if (!has_failed_) take_first_frame(frame);
+}
+
+void Runtime::take_first_frame(const Frame& frame) {
+  const std::string type = frame.type();
+  if (type == "ready") {
+    said_ready_ = true;
+    if (runtime_pidfd_) events_->on_runtime_ready();
+    return;
+  }
+  if (type != "setup_failed") {
+    return fail_early({ErrorKind::kEngine, fmt::format("the runtime sent {} out of order", schema::quote_short(type))});
+  }
+  auto message = string_field(frame.body, "message");
+  if (!message) return fail_early(message.error());
+  fail_early({ErrorKind::kEnvironment,
+              "the program's sandbox could not be set up: " + message->substr(0, limits::kShownBytesMax)});
+}
+
+void Runtime::on_process_ended() {
+  loop_.unwatch(runtime_pidfd_.get());
+  runtime_watched_ = false;
+  events_->on_runtime_ended();
+}
+
+void Runtime::fail_early(Error error) {
+  has_failed_ = true;
+  events_->on_runtime_failed(error);
+}
+
+// --- how it ends ---
+
+void Runtime::end() {
+  if (std::exchange(is_ending_, true)) return;
+  if (init_pidfd_) kill_init();
+  say_if_gone();
+}
+
+void Runtime::kill_init() {
+  signal_process(init_pidfd_.get(), SIGKILL);
+  const auto watched = loop_.watch(init_pidfd_.get(), EPOLLIN, [this](uint32_t) {
+    loop_.unwatch(init_pidfd_.get());
+    init_watched_ = false;
+    init_gone_ = true;
+    say_if_gone();
+  });
+  init_watched_ = watched.has_value();  // else nobody hears that it is gone, and the slot is replaced
+}
+
+void Runtime::say_if_gone() {
+  const bool nothing_left = no_processes_ || (init_gone_ && runtime_status_ && init_status_);
+  if (!is_ending_ || !nothing_left || std::exchange(is_gone_, true)) return;
+  events_->on_runtime_gone();
+}
+
+}  // namespace kcoral::executor

@@ -1,0 +1,48 @@
+// Runtimes that wait for a program: forked ahead, so that a request does not wait for a fork.
+//
+// It promises: `take` gives a runtime that was alive at that moment, or asks for a new one; a runtime waits here for
+// one program at most. One that fails or ends while it waits is put away with a word in the log: whoever comes next
+// gets a new one, and with it the reason, should it fail again.
+//
+// Belongs to its loop's thread, and ends before its slot.
+#pragma once
+
+#include <list>
+#include <memory>
+#include <vector>
+
+#include "executor/supervisor/runtime.h"
+#include "executor/supervisor/slot.h"
+
+namespace kcoral::executor {
+
+class Standby {
+ public:
+  /// `size`: how many are to wait; may be 0.
+  Standby(EventLoop& loop, Slot& slot, size_t size);
+  ~Standby();
+  Standby(const Standby&) = delete;
+  Standby& operator=(const Standby&) = delete;
+
+  /// Ready, or still on its way. Those that wait have no devices: for a program with some, one is asked for. An error:
+  /// nothing was started.
+  Result<std::unique_ptr<Runtime>> take(const std::vector<int>& devices);
+
+  /// Asks for as many as are missing.
+  void refill();
+
+ private:
+  class Waiting;
+
+  void put_away(Waiting& waiting, const std::string& reason);
+  void remove(Waiting& waiting);
+
+  EventLoop& loop_;
+  Slot& slot_;
+  const size_t size_;
+  std::list<std::unique_ptr<Waiting>> waiting_;                       // those that came first go first
+  std::list<std::unique_ptr<Waiting>> leaving_;                       // until nothing of them is left
+  std::shared_ptr<const bool> alive_ = std::make_shared<bool>(true);  // expires with this object
+};
+
+}  // namespace kcoral::executor
