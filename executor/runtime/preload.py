@@ -5,27 +5,27 @@ its first parallel loop. So after the imports a fork works for a moment with eac
 parallel; one that does not come back in time condemns the preload by name, at the start, instead of every program
 later.
 
-Versions are read from the packages' metadata: asking a package itself would import it.
+Versions are read from the packages' metadata: asking a package itself would import it. That happens in a fork, too: what
+it takes to read them would weigh on the fork of every program.
 """
 
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import os
-import platform
 import select
-import shutil
 import signal
-import subprocess
 import sys
-import traceback
 from typing import Any, Callable, Optional
 
+from errors import message_of, name_of
+from jsontext import parse, to_text
 from kernel import pidfd_open
 
 PROBE_SECONDS = 5.0
 _NVCC_SECONDS = 10.0
+_VERSIONS_SECONDS = 30.0
+_ANSWER_BYTES_MAX = 60_000  # a pipe holds it without a reader
 _PROBE_SIZE = 512  # a product of matrices this large is shared out among threads
 _PROBE_ELEMENTS = 1 << 20
 
@@ -50,7 +50,7 @@ def import_all(names: list[str]) -> None:
         try:
             importlib.import_module(name)
         except BaseException as error:
-            reason = "".join(traceback.format_exception_only(type(error), error)).strip()
+            reason = name_of(error) + ": " + message_of(error)
             raise PreloadFailed("the preload %r cannot be imported: %s" % (name, reason)) from error
 
 
@@ -58,25 +58,41 @@ def prove_forks(names: list[str], seconds: float = PROBE_SECONDS) -> None:
     """Lets a fork work with each library that is loaded. Raises PreloadFailed."""
     for library, work in (("numpy", _work_with_numpy), ("torch", _work_with_torch)):
         module = sys.modules.get(library)
-        if module is not None:
-            reason = _fork_fails(lambda: work(module), seconds)
-            if reason is not None:
-                blamed = library if library in names else "%s (imported by one of: %s)" % (library, ", ".join(names))
-                raise PreloadFailed("the preload %s does not work in a fork: %s" % (blamed, reason))
+        if module is None:
+            continue
+        try:
+            _in_fork(lambda: work(module), seconds)
+        except ForkFailed as failure:
+            blamed = library if library in names else "%s (imported by one of: %s)" % (library, ", ".join(names))
+            raise PreloadFailed("the preload %s does not work in a fork: parallel work %s" % (blamed, failure)) from failure
 
 
-def _fork_fails(work: Callable[[], None], seconds: float) -> Optional[str]:
-    """None if a fork did its work in time, else what happened."""
+class ForkFailed(Exception):
+    """A fork did not do its work; the message says what it did instead."""
+
+
+def _in_fork(work: Callable[[], Any], seconds: float) -> Any:
+    """What `work` returns in a fork, as JSON can carry it. Raises ForkFailed."""
+    answer, answer_end = os.pipe()
     child = os.fork()
     if child == 0:
         code = 1
         try:
-            work()
+            os.write(answer_end, to_text(work()).encode("utf-8")[:_ANSWER_BYTES_MAX])
             code = 0
-        except BaseException:
-            traceback.print_exc()
+        except BaseException as error:
+            os.write(2, ("%s: %s\n" % (name_of(error), message_of(error))).encode("utf-8", "replace"))
         finally:
             os._exit(code)
+    os.close(answer_end)
+    try:
+        _wait_for(child, seconds)
+        return parse(os.read(answer, _ANSWER_BYTES_MAX).decode("utf-8"))
+    finally:
+        os.close(answer)
+
+
+def _wait_for(child: int, seconds: float) -> None:
     pidfd = pidfd_open(child)
     try:
         poll = select.poll()
@@ -84,11 +100,12 @@ def _fork_fails(work: Callable[[], None], seconds: float) -> Optional[str]:
         if not poll.poll(seconds * 1000):
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
-            return "it hung for %g s in parallel work" % seconds
+            raise ForkFailed("hung for %g s" % seconds)
     finally:
         os.close(pidfd)
     status = os.waitpid(child, 0)[1]
-    return None if status == 0 else "parallel work in it ended with wait status %d" % status
+    if status != 0:
+        raise ForkFailed("ended with wait status %d" % status)
 
 
 def _work_with_numpy(numpy: Any) -> None:
@@ -103,14 +120,24 @@ def _work_with_torch(torch: Any) -> None:
 
 
 def versions() -> dict[str, str]:
-    """What is installed, without importing any of it."""
-    found = {"python": platform.python_version()}
+    """What is installed, without importing any of it. Raises PreloadFailed."""
+    try:
+        return _in_fork(_find_versions, _VERSIONS_SECONDS)
+    except ForkFailed as failure:
+        raise PreloadFailed("looking at what is installed %s" % failure) from failure
+
+
+def _find_versions() -> dict[str, str]:
+    from importlib import metadata
+    from platform import python_version
+
+    found = {"python": python_version()}
     for name, distributions in _DISTRIBUTIONS.items():
         for distribution in distributions:
             try:
-                found[name] = importlib.metadata.version(distribution)
+                found[name] = metadata.version(distribution)
                 break
-            except importlib.metadata.PackageNotFoundError:
+            except metadata.PackageNotFoundError:
                 continue
     nvcc = _nvcc_version()
     if nvcc is not None:
@@ -121,6 +148,9 @@ def versions() -> dict[str, str]:
 
 def _nvcc_version() -> Optional[str]:
     """The release that `nvcc --version` names, as in "Cuda compilation tools, release 12.4, V12.4.131"."""
+    import shutil
+    import subprocess
+
     nvcc = shutil.which("nvcc")
     if nvcc is None:
         return None
