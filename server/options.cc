@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <sstream>
 
+#include "server/config_file.h"
+
 namespace kcoral::server {
 namespace {
 
@@ -13,6 +15,7 @@ constexpr char kFooter[] = R"(
 Examples:
   kcoral server --num-workers 4 --data-dir /var/lib/kcoral
   kcoral server --host 0.0.0.0 --port 8000 --preload numpy --python /opt/venv/bin/python3
+  kcoral server --port 9000 --print-config > kcoral.toml; kcoral server --config kcoral.toml
 
 Stopping: SIGTERM or Ctrl-C takes no new programs (they get 503), finishes what runs within
 --shutdown-grace-seconds, keeps what is queued for the next start and exits with 0. A second signal ends it at once.)";
@@ -28,11 +31,25 @@ std::string default_data_dir() {
 
 /// What CLI11 fills in before it becomes ServerOptions.
 struct RawOptions {
+  std::string config_path;
+  bool print_config = false;
   std::string device = "cpu";
   std::vector<std::string> environment;
   uint64_t worker_wait_seconds = limits::kWorkerWait.count();
   uint64_t shutdown_grace_seconds = limits::kShutdownGrace.count();
 };
+
+void add_config_options(CLI::App& app, RawOptions& raw) {
+  const std::string group = "Configuration";
+  app.add_option(
+         "--config", raw.config_path,
+         "Settings from a TOML file: options by their names without the dashes, e.g. num-workers = 4; flags and "
+         "environment variables win over it")
+      ->group(group);
+  app.add_flag("--print-config", raw.print_config,
+               "Print what is in force and where it came from, as such a file, and exit")
+      ->group(group);
+}
 
 void add_service_options(CLI::App& app, ServerOptions& options, RawOptions& raw) {
   const std::string group = "Service";
@@ -161,10 +178,13 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   add_service_options(*server, command.server, raw);
   add_program_options(*server, command.server, raw);
   add_limit_options(*server, command.server, raw);
+  add_config_options(*server, raw);
   try {
     app.parse(argc, argv);
+    if (!raw.config_path.empty()) read_config_file(*server, raw.config_path);
     settle(command.server, raw);
-    command.run_server = true;
+    command.run_server = !raw.print_config;
+    if (raw.print_config) command.text = print_config(*server, {argv, argv + argc}, raw.config_path);
   } catch (const CLI::ParseError& error) {
     std::ostringstream out;
     std::ostringstream complaint;

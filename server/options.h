@@ -1,4 +1,4 @@
-// The server's settings as an operator gives them: flags, and the environment variables of contract section 11.
+// The server's settings as an operator gives them: flags, the environment variables of contract section 11, and a file.
 #pragma once
 
 #include <chrono>
@@ -35,7 +35,7 @@ struct ServerOptions {
   std::string log_level = "info";
 };
 
-/// What a command line asks for: to run the server, or only to print a text and exit.
+/// What a command line asks for: to run the server, or only to print a text (help, version, settings) and exit.
 struct CommandLine {
   bool run_server = false;
   ServerOptions server;

@@ -1,0 +1,112 @@
+#include "server/options.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+
+namespace kcoral::server {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+class OptionsTest : public testing::Test {
+ protected:
+  OptionsTest() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "kcoral-options-XXXXXX").string();
+    KCORAL_CHECK(::mkdtemp(pattern.data()) != nullptr);
+    directory_ = pattern;
+  }
+  ~OptionsTest() override {
+    std::filesystem::remove_all(directory_);
+    for (const char* name : {"KCORAL_SERVER_HOST", "KCORAL_SERVER_PORT"}) ::unsetenv(name);
+  }
+
+  static CommandLine parse(std::vector<const char*> arguments) {
+    arguments.insert(arguments.begin(), {"kcoral", "server"});
+    return parse_command_line(static_cast<int>(arguments.size()), arguments.data());
+  }
+  /// The path of a file that holds this.
+  const char* config(const std::string& text) {
+    path_ = directory_ + "/kcoral.toml";
+    std::ofstream(path_) << text;
+    return path_.c_str();
+  }
+
+  std::string directory_;
+  std::string path_;
+};
+
+TEST_F(OptionsTest, AFlagWinsOverItsVariableThatOverTheFileAndTheFileOverTheDefault) {
+  const char* file = config("port = 3\nhost = 'file'\nnum-workers = 3\npreload = ['numpy', 'json']\n");
+  ::setenv("KCORAL_SERVER_PORT", "2", 1);
+  ::setenv("KCORAL_SERVER_HOST", "variable", 1);
+  const CommandLine command = parse({"--config", file, "--port", "1"});
+  ASSERT_TRUE(command.run_server) << command.text;
+  EXPECT_EQ(command.server.port, 1);
+  EXPECT_EQ(command.server.host, "variable");
+  EXPECT_EQ(command.server.slots, 3u);
+  EXPECT_THAT(command.server.preload, ElementsAre("numpy", "json"));
+  EXPECT_EQ(command.server.log_level, "info");
+}
+
+TEST_F(OptionsTest, WhatIsPrintedSaysWhereItCameFromAndIsAFileOfThat) {
+  const char* file = config("num-workers = 3\nenv = [\"A=1\", 'B=x y']\nmax-timeout-seconds = 7.5\n");
+  ::setenv("KCORAL_SERVER_PORT", "2", 1);
+  const CommandLine printed = parse({"--config", file, "--host=0.0.0.0", "--preload", "numpy,json", "--print-config"});
+  EXPECT_FALSE(printed.run_server);
+  EXPECT_EQ(printed.exit_code, 0);
+  for (const std::string& line :
+       {std::string("host = '0.0.0.0'  # flag\n"), std::string("port = 2  # KCORAL_SERVER_PORT\n"),
+        "num-workers = 3  # " + path_ + "\n", std::string("log-level = 'info'  # default\n"),
+        std::string("preload = ['numpy', 'json']  # flag\n"), std::string("# python is not set\n")}) {
+    EXPECT_THAT(printed.text, HasSubstr(line));
+  }
+  EXPECT_THAT(printed.text, testing::Not(HasSubstr("print-config =")));
+
+  ::unsetenv("KCORAL_SERVER_PORT");
+  const CommandLine again = parse({"--config", config(printed.text)});
+  ASSERT_TRUE(again.run_server) << again.text;
+  EXPECT_EQ(again.server.host, "0.0.0.0");
+  EXPECT_EQ(again.server.port, 2);
+  EXPECT_EQ(again.server.slots, 3u);
+  EXPECT_THAT(again.server.preload, ElementsAre("numpy", "json"));
+  EXPECT_EQ(again.server.environment, (std::map<std::string, std::string>{{"A", "1"}, {"B", "x y"}}));
+  EXPECT_EQ(again.server.timeout_seconds_max, 7.5);
+  EXPECT_EQ(again.server.data_dir, printed.server.data_dir);
+}
+
+TEST_F(OptionsTest, AFileThatIsWrongIsRefusedByNameWithWhatIsWrong) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"num-worker = 3\n", "there is no setting 'num-worker'"},
+      {"num-workers = 0\n", "num-workers"},
+      {"port = 'x'\n", "port"},
+      {"[server]\nport = 1\n", "sections are not known"},
+      {"config = 'other'\n", "there is no setting 'config'"},
+      {"device = 'tpu'\n", "tpu"},
+  };
+  for (const auto& [text, complaint] : cases) {
+    const CommandLine command = parse({"--config", config(text)});
+    EXPECT_FALSE(command.run_server) << text;
+    EXPECT_EQ(command.exit_code, 2) << text;
+    EXPECT_THAT(command.text, HasSubstr(path_)) << text;
+    EXPECT_THAT(command.text, HasSubstr(complaint)) << text;
+  }
+  for (const char* path : {"/nonexistent/kcoral.toml", "/"}) {
+    const CommandLine unreadable = parse({"--config", path});
+    EXPECT_EQ(unreadable.exit_code, 2);
+    EXPECT_THAT(unreadable.text, HasSubstr(std::string("cannot read ") + path));
+  }
+}
+
+TEST_F(OptionsTest, WhatTheServerManagesCannotBeSet) {
+  for (const char* name : {"KCORAL_DIR=x", "HOME=x", "=x", "x"}) {
+    EXPECT_EQ(parse({"--env", name}).exit_code, 2) << name;
+  }
+}
+
+}  // namespace
+}  // namespace kcoral::server
