@@ -84,6 +84,7 @@ Status RemoteExecutor::send_configure() {
                             {"python", config_.python},
                             {"preload", config_.preload},
                             {"standby", config_.standby},
+                            {"runs_per_runtime", config_.runs_per_runtime},
                             {"uid", config_.uid},
                             {"gid", config_.gid},
                             {"environment", config_.environment},

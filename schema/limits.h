@@ -72,6 +72,7 @@ inline constexpr auto kKillWait = 10s;           // contract: then the slot is q
 inline constexpr auto kShutdownGrace = 30s;      // default of --shutdown-grace-seconds
 inline constexpr auto kSlotStart = 120s;         // zygote with its preloads (PyTorch from a cold disk: tens of seconds)
 inline constexpr size_t kStandbyMax = 16;        // of one slot; more would only hold memory
+inline constexpr auto kRecycleWait = 5s;         // of a runtime that puts itself right; gigabytes of files take seconds
 inline constexpr int kStartsBeforeReadyMax = 3;  // of an executor that was never ready: then its host is at fault
 
 // --- audit records of single instructions (section 9) ---

@@ -1,12 +1,16 @@
 #include "server/config_file.h"
 
 #include <fmt/format.h>
+#include <toml++/toml.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <sstream>
 
 namespace kcoral::server {
 namespace {
@@ -24,16 +28,26 @@ CLI::Option* find_setting(CLI::App& app, const std::string& name) {
   return option != nullptr && is_setting(*option) ? option : nullptr;
 }
 
-bool is_number(const std::string& text) {
-  char* end = nullptr;
-  (void)std::strtod(text.c_str(), &end);
-  return !text.empty() && *end == '\0';
+/// As TOML. Only what every reader writes back in the same way is a number.
+std::string toml_value(const std::string& text) {
+  const bool is_whole = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+  if (is_whole && (text == "0" || text.front() != '0') && text.size() <= 18) return text;
+  // TOML's basic strings have JSON's escapes.
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-std::string toml_value(const std::string& text) {
-  if (is_number(text)) return text;
-  // Only TOML's basic strings would need escapes; a literal string ends at its quote.
-  return text.find('\'') == std::string::npos ? "'" + text + "'" : "\"" + text + "\"";
+/// As a flag would be given it.
+std::string flag_value(const toml::node& node, const std::function<void(const std::string&)>& refuse) {
+  if (const auto* text = node.as_string()) return text->get();
+  std::ostringstream out;
+  if (const auto* number = node.as_integer()) {
+    out << number->get();
+  } else if (const auto* real = node.as_floating_point()) {
+    out << *real;
+  } else {
+    refuse("a setting is a string, a number, or a list of strings");
+  }
+  return out.str();
 }
 
 std::string values_of(const CLI::Option& option) {
@@ -64,23 +78,41 @@ std::string source_of(const CLI::Option& option, const std::vector<std::string>&
 }  // namespace
 
 void read_config_file(CLI::App& app, const std::string& path) {
-  std::ifstream file(path);
-  std::error_code ignored;
-  if (!file || std::filesystem::is_directory(path, ignored))
-    throw CLI::FileError("--config: cannot read " + path, CLI::ExitCodes::FileError);
   const auto refuse = [&](const std::string& why) {
     throw CLI::ConfigError(path + ": " + why, CLI::ExitCodes::ConfigError);
   };
-  for (const CLI::ConfigItem& item : CLI::ConfigTOML().from_config(file)) {
-    if (!item.parents.empty()) refuse("sections are not known: [" + item.parents.front() + "]");
-    CLI::Option* const option = find_setting(app, item.name);
-    if (option == nullptr) refuse("there is no setting '" + item.name + "'; see kcoral server --print-config");
+  std::ifstream file(path);
+  std::error_code ignored;
+  if (!file || std::filesystem::is_directory(path, ignored)) {
+    throw CLI::FileError("--config: cannot read " + path, CLI::ExitCodes::FileError);
+  }
+  toml::table settings;
+  try {
+    settings = toml::parse(file, path);
+  } catch (const toml::parse_error& error) {
+    refuse(fmt::format("line {}: {}", error.source().begin.line, error.description()));
+  }
+  for (const auto& [key, node] : settings) {
+    const std::string name(key.str());
+    const auto refuse_here = [&](const std::string& why) {
+      refuse(fmt::format("line {}: {}: {}", node.source().begin.line, name, why));
+    };
+    if (node.is_table()) refuse_here("sections are not known");
+    CLI::Option* const option = find_setting(app, name);
+    if (option == nullptr) refuse_here("there is no such setting; kcoral server --print-config shows them");
     if (option->count() > 0) continue;
     try {
-      for (const std::string& value : item.inputs) option->add_result(value);
+      if (const toml::array* list = node.as_array()) {
+        for (const toml::node& each : *list) option->add_result(flag_value(each, refuse_here));
+        if (list->empty()) continue;
+      } else {
+        option->add_result(flag_value(node, refuse_here));
+      }
       option->run_callback();
+    } catch (const CLI::ConfigError&) {
+      throw;
     } catch (const CLI::ParseError& error) {
-      refuse(error.what());
+      refuse_here(error.what());
     }
   }
 }

@@ -97,6 +97,12 @@ void add_program_options(CLI::App& app, ServerOptions& options, RawOptions& raw)
   app.add_option("--preload", options.preload, "Modules imported once and shared by all programs, e.g. numpy,torch")
       ->delimiter(',')
       ->group(group);
+  app.add_option(
+         "--max-requests-per-worker", options.runs_per_runtime,
+         "How many programs one process serves before it is replaced; 0 for any number. With more than 1 programs "
+         "must trust one another: a fresh process for each is what isolates them")
+      ->capture_default_str()
+      ->group(group);
   app.add_option("--standby-runtimes", options.standby,
                  "How many processes each worker keeps forked ahead of the programs that will run in them")
       ->check(CLI::Range(size_t{0}, limits::kStandbyMax))

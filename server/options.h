@@ -20,6 +20,7 @@ struct ServerOptions {
   std::string python;    // empty: look for one
   std::vector<std::string> preload;
   size_t standby = 1;
+  uint64_t runs_per_runtime = 1;
   std::string sandbox_user;  // empty: "kcoral" if there is such a user, else "nobody"; only when the server is root
   std::map<std::string, std::string> environment;
   std::vector<std::string> read_only_paths;

@@ -283,11 +283,10 @@ void DurableStore::claim(ExecutorRef executor, std::function<void(Result<std::op
 
 void DurableStore::claim_row(const ClaimingPtr& claiming) {
   writer_->submit({.apply = [this, claiming]() -> Result<AfterCommit> {
-                     if (auto put_back = put_back_delayed(); !put_back) return fail(put_back.error());
                      auto claimed = requests_->claim_next(claiming->executor, clock_.wall_now());
                      if (!claimed) return fail(claimed.error());
                      return AfterCommit([this, claiming, claimed = std::move(*claimed)] {
-                       put_backs_delayed_.clear();
+                       retry_put_backs();
                        if (!claimed) return claiming->done(std::optional<Claim>());
                        --queued_;
                        ++in_progress_;
@@ -298,7 +297,11 @@ void DurableStore::claim_row(const ClaimingPtr& claiming) {
                        });
                      });
                    },
-                   .failed = [claiming](const Error& error) { claiming->done(fail(error)); },
+                   .failed =
+                       [this, claiming](const Error& error) {
+                         retry_put_backs();
+                         claiming->done(fail(error));
+                       },
                    .bytes = 0});
 }
 
@@ -346,34 +349,41 @@ void DurableStore::pass_over(const ClaimingPtr& claiming, const Fence& fence, co
 
 /// Announces no work: whoever claimed again at once would meet the same shortage.
 void DurableStore::put_back(const ClaimingPtr& claiming, const Fence& fence, const Error& error) {
-  writer_->submit({.apply = [this, claiming, fence, error]() -> Result<AfterCommit> {
-                     auto undone = requests_->unclaim(fence, error.message, clock_.wall_now());
+  undo_claim({fence, error.message}, claiming->token, [claiming, error] { claiming->done(fail(error)); });
+}
+
+void DurableStore::undo_claim(PutBack put_back, InFlight::Token token, std::function<void()> done) {
+  // In the queue from now on, as everybody else sees it: whoever claims next makes the row say so, too.
+  if (!std::exchange(put_back.is_counted, true)) {
+    --in_progress_;
+    ++queued_;
+  }
+  const auto shared = std::make_shared<const PutBack>(std::move(put_back));
+  writer_->submit({.apply = [this, shared, done, token]() -> Result<AfterCommit> {
+                     auto undone = requests_->unclaim(shared->fence, shared->reason, clock_.wall_now());
                      if (!undone) return fail(undone.error());
-                     return AfterCommit([this, claiming, fence, error] {
-                       --in_progress_;
-                       ++queued_;
-                       ++put_backs_[fence.request_id];
-                       claiming->done(fail(error));
+                     return AfterCommit([this, shared, done, token] {
+                       ++put_backs_[shared->fence.request_id];
+                       done();
                      });
                    },
                    .failed =
-                       [this, claiming, fence, error](const Error& why) {
-                         spdlog::warn("request {} is put back with the next claim: {}", fence.request_id.str(),
-                                      why.message);
-                         put_backs_delayed_.push_back({fence, error.message});
-                         --in_progress_;
-                         ++queued_;
-                         claiming->done(fail(error));
+                       [this, shared, done, token](const Error& why) {
+                         spdlog::warn("request {} cannot be put back into the queue yet: {}",
+                                      shared->fence.request_id.str(), why.message);
+                         put_backs_delayed_.push_back(*shared);
+                         done();
                        },
                    .bytes = 0});
 }
 
-/// Inside the transaction of a claim, whose commit forgets them.
-Status DurableStore::put_back_delayed() {
-  for (const PutBack& delayed : put_backs_delayed_) {
-    if (auto undone = requests_->unclaim(delayed.fence, delayed.reason, clock_.wall_now()); !undone) return undone;
+/// Each claim brings those along that found no room on the disk.
+void DurableStore::retry_put_backs() {
+  for (PutBack& delayed : std::exchange(put_backs_delayed_, {})) {
+    InFlight::Token token = in_flight_.enter();
+    if (!token) return;  // the next start finds it
+    undo_claim(std::move(delayed), std::move(token), [this] { work_arrived_ = true; });
   }
-  return {};
 }
 
 void DurableStore::mark_running(const Fence& fence, int pid) {

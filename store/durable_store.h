@@ -62,6 +62,7 @@ class DurableStore final : public Store {
   struct PutBack {
     Fence fence;
     std::string reason;
+    bool is_counted = false;  // as queued, before the row says so
   };
   using AdmittingPtr = std::shared_ptr<Admitting>;
   using ClaimingPtr = std::shared_ptr<Claiming>;
@@ -86,7 +87,8 @@ class DurableStore final : public Store {
   Status fill_claim(RequestTable::Claimed& claimed);
   void pass_over(const ClaimingPtr& claiming, const Fence& fence, const Error& error);
   void put_back(const ClaimingPtr& claiming, const Fence& fence, const Error& error);
-  Status put_back_delayed();
+  void undo_claim(PutBack put_back, InFlight::Token token, std::function<void()> done);
+  void retry_put_backs();
 
   void end(EndingPtr ending);
   void store_ending(const EndingPtr& ending);

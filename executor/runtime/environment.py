@@ -33,7 +33,7 @@ from _signal import signal as set_signal
 from io import FileIO, TextIOWrapper
 from os import O_CLOEXEC, O_RDONLY, dup2, mkdir
 from os import open as open_fd
-from resource import RLIMIT_NICE, RLIMIT_NOFILE, getrlimit
+from resource import RLIM_INFINITY, RLIMIT_NICE, RLIMIT_NOFILE, getrlimit
 from types import ModuleType
 from typing import Any, Mapping, Sequence
 
@@ -75,17 +75,21 @@ def settle_zygote(environment: Mapping[str, str], places: Places) -> "Streams":
     sys.path[:] = [*own, *[path for path in sys.path if path not in own]]
     sys.argv[:] = [""]
     sys.orig_argv[:] = [sys.executable]
-    main = ModuleType("__main__")
-    main.__dict__["__builtins__"] = builtins
-    sys.modules["__main__"] = main
+    fresh_main()
     tempfile = sys.modules.get("tempfile")
     if tempfile is not None:
         vars(tempfile)["tempdir"] = None  # chosen when a preload asked for it, before the program's own was there
-    _reset_signals()
+    reset_signals()
     set_signal(SIGINT, SIG_IGN)  # the terminal's Ctrl-C is the server's affair
     buffer_c_output_by_lines()
     seed_generators()
     return Streams()
+
+
+def fresh_main() -> None:
+    main = ModuleType("__main__")
+    main.__dict__["__builtins__"] = builtins
+    sys.modules["__main__"] = main
 
 
 class Streams:
@@ -118,7 +122,7 @@ def become_fresh(channel_fd: int, stdout_fd: int, stderr_fd: int, devices: Seque
     """Sets up the rest in a fork. Returns where the channel's descriptor went."""
     channel_fd = _keep_only(channel_fd, stdout_fd, stderr_fd)
     set_signal(SIGINT, default_int_handler)
-    for directory in (places.home, places.modules, places.libraries):
+    for directory in own_directories(places):
         try:
             mkdir(directory, 0o700)
         except FileExistsError:
@@ -129,11 +133,16 @@ def become_fresh(channel_fd: int, stdout_fd: int, stderr_fd: int, devices: Seque
     return channel_fd
 
 
+def own_directories(places: Places) -> tuple[str, ...]:
+    return (places.home, places.modules, places.libraries)
+
+
 def lower_priority() -> int:
     """Of a fork that nobody waits for yet, while a program may be running beside it. Returns the priority to restore; left
     alone where the limit of the slot would not let it be raised again."""
     own = os.getpriority(os.PRIO_PROCESS, 0)
-    if getrlimit(RLIMIT_NICE)[0] >= 20 - own:
+    limit = getrlimit(RLIMIT_NICE)[0]
+    if limit == RLIM_INFINITY or limit >= 20 - own:
         os.setpriority(os.PRIO_PROCESS, 0, own + _AHEAD_NICENESS)
     return own
 
@@ -155,7 +164,7 @@ def _keep_only(channel_fd: int, stdout_fd: int, stderr_fd: int) -> int:
     return kept
 
 
-def _reset_signals() -> None:
+def reset_signals() -> None:
     for number in range(1, _SIGNAL_MAX + 1):
         wanted = _START_HANDLERS.get(number, SIG_DFL)
         try:
@@ -168,7 +177,10 @@ def _reset_signals() -> None:
 
 def seed_generators() -> None:
     """Forks of one zygote must not draw the same numbers: called in the zygote between them. (CUDA's generators seed
-    themselves when CUDA starts, and `random` does in every fork.)"""
+    themselves when CUDA starts, and `random` does in every fork.) A process that is used again draws new ones, too."""
+    random = sys.modules.get("random")
+    if random is not None:
+        random.seed()
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()

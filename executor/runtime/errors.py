@@ -113,6 +113,9 @@ class SourceLines:
     def remember(self, path: str, source: str) -> None:
         self._lines[path] = source.split("\n")
 
+    def forget(self) -> None:
+        self._lines.clear()
+
     def line(self, path: str, number: int) -> str:
         """Without surrounding white space; empty if there is none."""
         lines = self._lines.get(path)

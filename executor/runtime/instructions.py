@@ -83,6 +83,7 @@ class Execution:
         self._boundary.flush()
         document = sealed_copy(to_text(fields).encode("utf-8", "replace"))
         self._channel.send("failed", {"index": self._index}, [document.fd])
+        document.close()
 
     def _perform(self, instruction: dict[str, Any]) -> None:
         op = instruction["op"]

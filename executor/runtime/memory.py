@@ -56,6 +56,7 @@ class Blob:
         """Takes the descriptor."""
         self.size_bytes = fstat(fd).st_size
         self.uses_left = 0
+        self._is_ours = True
         self._address = map_private(fd, self.size_bytes) if self.size_bytes > 0 else 0
         close(fd)
 
@@ -70,10 +71,18 @@ class Blob:
         self.uses_left -= 1
         if self.uses_left > 0 or self.size_bytes == 0:
             return bytearray(self.view())
+        self._is_ours = False
         address, size_bytes = self._address, self.size_bytes
         buffer = memory_at(address, size_bytes)
         _mappings[address] = ref(buffer, lambda _: _drop_mapping(address, size_bytes))
         return buffer
+
+
+    def drop(self) -> None:
+        """Nobody will ask for it again."""
+        if self._is_ours and self.size_bytes > 0:
+            unmap(self._address, self.size_bytes)
+        self._is_ours, self.size_bytes = False, 0
 
 
 # Mappings that were handed to the program, unmapped when the last array over them is gone.

@@ -26,6 +26,7 @@ class Places:
     def __init__(self, work: str, private: str, temporary: str, importable: str) -> None:
         self.work = work  # the request's own directory
         self.temporary = temporary
+        self.private = private
         self.home = private + "/home"
         self.modules = private + "/modules"  # sources of uploaded modules
         self.libraries = private + "/libraries"

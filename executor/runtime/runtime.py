@@ -2,8 +2,9 @@
 
 Theory of operation. The zygote forked it into the program's pid namespace. It enters the rest of the sandbox, becomes
 a fresh script, says `ready`, and waits (a runtime may stand by for a long time). Then it is handed one program with
-its blobs, runs the instructions, and waits to be killed: it never returns into the interpreter's own ending, so
-threads and exit handlers of the program neither delay nor change the answer.
+its blobs, runs the instructions, and waits to be killed, or where processes are used again to be told to get ready for
+another program. It never returns into the interpreter's own ending, so threads and exit handlers of the program neither
+delay nor change the answer.
 
 Nothing of the program is read before `enter_program` succeeded.
 """
@@ -16,48 +17,70 @@ from typing import Any, NoReturn, Sequence
 from boundary import Boundary
 from environment import Streams, become_fresh, lower_priority, restore_priority
 from errors import message_of, name_of
-from frames import Channel, end_process
+from frames import Channel, Frame, end_process
 from instructions import Execution, count_uses
 from jsontext import parse
 from memory import Blob, read_all
 from namespaces import Namespaces, Places, Refused
+from reuse import FirstState, Unfit
 
 _FAILED = 70  # EX_SOFTWARE: our own code failed, and could not even say so
 
 
 def run(
-    fds: Sequence[int], devices: Sequence[Any], ahead: bool, namespaces: Namespaces, places: Places, streams: Streams
+    fds: Sequence[int],
+    devices: Sequence[Any],
+    ahead: bool,
+    reuse: bool,
+    namespaces: Namespaces,
+    places: Places,
+    streams: Streams,
 ) -> NoReturn:
     """Becomes the runtime that serves the socket `fds[0]`, with `fds[1:3]` as its output. `ahead`: no program waits for
-    it yet.
+    it yet. `reuse`: it may be given more than one.
 
     Called in a fork, whose caller ends it should this raise."""
     try:
         priority = lower_priority() if ahead else None
         namespaces.enter_program()
         channel = Channel(become_fresh(fds[0], fds[1], fds[2], devices, places))
+        first = FirstState(places) if reuse else None
         boundary = Boundary(streams.flush)
     except BaseException as error:
         message = message_of(error) if type(error) is Refused else name_of(error) + ": " + message_of(error)
         Channel(fds[0]).send("setup_failed", {"message": message})
         end_process(1)
     try:
-        channel.send("ready")
-        instructions, blobs = _receive_program(channel)
-        if priority is not None:
-            restore_priority(priority)
-        Execution(channel, boundary, places, blobs).run_program(instructions)
         while True:
-            channel.receive_or_exit().close()
+            channel.send("ready")
+            frame = _wait_for(channel, "program")
+            if priority is not None:
+                restore_priority(priority)
+                priority = None
+            instructions, blobs = _receive_program(channel, frame)
+            Execution(channel, boundary, places, blobs).run_program(instructions)
+            _wait_for(channel, "recycle")
+            while blobs:
+                blobs.popitem()[1].drop()
+            boundary.forget_settings()
+            assert first is not None
+            first.restore()
+    except Unfit as reason:
+        channel.send("unfit", {"message": message_of(reason)})
+        _wait_for(channel, "recycle")  # which does not come: it is ended
     except BaseException:
         end_process(_FAILED)
 
 
-def _receive_program(channel: Channel) -> tuple[list[dict[str, Any]], dict[str, Blob]]:
+def _wait_for(channel: Channel, type: str) -> Frame:
     frame = channel.receive_or_exit()
-    while frame.type != "program":
+    while frame.type != type:
         frame.close()
         frame = channel.receive_or_exit()
+    return frame
+
+
+def _receive_program(channel: Channel, frame: Frame) -> tuple[list[dict[str, Any]], dict[str, Blob]]:
     program = parse(read_all(frame.fds[0]).decode("utf-8"))
     blobs: dict[str, Blob] = {}
     while len(blobs) < frame.fields["blobs"]:

@@ -45,8 +45,12 @@ class Process:
 class Zygote:
     """Serves one control socket. Requires: the preloads are imported, and `settle_zygote` was called."""
 
-    def __init__(self, channel: Channel, namespaces: Namespaces, places: Places, streams: Streams) -> None:
+    def __init__(
+        self, channel: Channel, namespaces: Namespaces, places: Places, streams: Streams, reuse: bool
+    ) -> None:
+        """`reuse`: a runtime may be given more than one program."""
         self._channel = channel
+        self._reuse = reuse
         self._namespaces = namespaces
         self._places = places
         self._streams = streams
@@ -134,7 +138,8 @@ class Zygote:
                 processes.append(Process(id, name, pid))
             return processes
         except (OSError, Refused):
-            for _, pid in started:
+            # The runtime first: the first process of a namespace does not end before the others are reaped.
+            for _, pid in reversed(started):
                 _kill(pid)
                 os.waitpid(pid, 0)
             for process in processes:
@@ -143,7 +148,7 @@ class Zygote:
 
     def _become_runtime(self, fds: list[int], devices: list[Any], ahead: bool) -> NoReturn:
         try:
-            run(fds, devices, ahead, self._namespaces, self._places, self._streams)
+            run(fds, devices, ahead, self._reuse, self._namespaces, self._places, self._streams)
         finally:
             # Whatever happened: no fork of the zygote goes on as one.
             end_process(_RUNTIME_BROKE)

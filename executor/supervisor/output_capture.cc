@@ -11,8 +11,8 @@
 namespace kcoral::executor {
 namespace {
 
-// What a program can write while the executor does something else. Refused to users with many pipes: then it stays 64
-// KiB.
+// What a program can write while the executor does something else. Only while one runs: the kernel allows a user 64 MiB
+// of pipes, and gives out small ones beyond that.
 constexpr int kPipeBytes = 1 << 20;
 constexpr size_t kReadBytes = 64 * 1024;
 
@@ -25,7 +25,6 @@ Result<std::unique_ptr<OutputCapture>> OutputCapture::create(EventLoop& loop, Un
   theirs.reset(pipe[1]);
   // Only our end: the flag belongs to the open file, and a program expects blocking writes.
   if (::fcntl(ours.get(), F_SETFL, O_NONBLOCK) != 0) return fail_errno("fcntl", "pipe");
-  ::fcntl(ours.get(), F_SETPIPE_SZ, kPipeBytes);
   const int fd = ours.get();
   std::unique_ptr<OutputCapture> capture(new OutputCapture(loop, std::move(ours)));
   auto watched = loop.watch(fd, EPOLLIN, [raw = capture.get()](uint32_t) { raw->read_up_to(kPipeBytes); });
@@ -42,8 +41,12 @@ void OutputCapture::close() {
 }
 
 void OutputCapture::start(uint64_t limit_bytes, std::function<void()> on_truncated) {
+  is_started_ = false;
   read_what_is_there();
+  ::fcntl(pipe_.get(), F_SETPIPE_SZ, kPipeBytes);
   is_started_ = true;
+  is_truncated_ = false;
+  bytes_.clear();
   limit_bytes_ = limit_bytes;
   on_truncated_ = std::move(on_truncated);
 }

@@ -21,7 +21,7 @@ class OutputCapture {
   OutputCapture(const OutputCapture&) = delete;
   OutputCapture& operator=(const OutputCapture&) = delete;
 
-  /// From now on `limit_bytes` are kept. `on_truncated` is called once, when there are more.
+  /// Begins anew: from now on `limit_bytes` are kept. `on_truncated` is called once, when there are more.
   void start(uint64_t limit_bytes, std::function<void()> on_truncated);
 
   /// Reads what stands in the pipe at this moment, and no more: somebody may go on writing.

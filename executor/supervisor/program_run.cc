@@ -199,7 +199,10 @@ void ProgramRun::answer() {
   verdict.ending = verdict.error ? Outcome::Ending::kFailed : Outcome::Ending::kCompleted;
   verdict_ = std::move(verdict);
   // Complete at this moment: whatever the program left running neither delays nor changes it.
-  if (send_outcome()) end_processes();
+  if (!send_outcome()) return;
+  if (!request_.keep_runtime) return end_processes();
+  is_done_ = true;
+  handlers_.on_done(Aftermath::kKept);
 }
 
 void ProgramRun::decide(Verdict verdict) {

@@ -1,10 +1,10 @@
 // One program's run: from its assignment to the moment when nothing of it is left.
 //
 // It promises: exactly one outcome is sent, then `on_done` once; between the two only what the processes left behind is
-// cleaned away. Where the outcome itself cannot be made (no memory, no descriptors), `on_broken` comes instead, and
-// nothing after it. An answer (the runtime completed, or an instruction failed) goes out at once; every other ending
-// (deadline, cancel, a runtime that died or said what it must not) goes out when the program's processes are gone, or
-// after limits::kKillWait without that, and then says so. The first ending wins.
+// cleaned away, unless the runtime is kept. Where the outcome itself cannot be made (no memory, no descriptors),
+// `on_broken` comes instead, and nothing after it. An answer (the runtime completed, or an instruction failed) goes out
+// at once; every other ending (deadline, cancel, a runtime that died or said what it must not) goes out when the
+// program's processes are gone, or after limits::kKillWait without that, and then says so. The first ending wins.
 //
 // Belongs to its loop's thread. `on_done` and `on_broken` may destroy it only after returning to the loop.
 #pragma once
@@ -32,19 +32,25 @@ struct RunRequest {
   uint64_t output_limit_bytes = 0;
   std::vector<int> devices;  // none on a CPU server
   size_t blob_count = 0;
+  bool keep_runtime = false;  // after an answer, for another program
   std::shared_ptr<const SealedMemory> program;
 };
 
 class ProgramRun final : private RuntimeEvents {
  public:
-  enum class Aftermath { kClean, kQuarantine };  // kQuarantine: its processes could not be ended
+  enum class Aftermath {
+    kClean,       // nothing of it is left
+    kKept,        // its runtime is, as was wanted
+    kQuarantine,  // its processes could not be ended
+  };
   struct Handlers {
     std::function<void(const nlohmann::json& body, std::vector<OutgoingFd> fds)> send;  // to the server
     std::function<void(Aftermath aftermath)> on_done;
     std::function<void(std::string reason)> on_broken;
   };
 
-  /// Gives `runtime` the program, as soon as it is ready. The deadline runs from here. An error: nothing was started.
+  /// Gives `runtime` the program, as soon as it is ready. The deadline runs from here. An error: nothing of it ran, and
+  /// `runtime` is left to end with its slot.
   static Result<std::unique_ptr<ProgramRun>> start(EventLoop& loop, std::unique_ptr<Runtime> runtime,
                                                    RunRequest request, Handlers handlers);
   ~ProgramRun() override;
@@ -52,6 +58,9 @@ class ProgramRun final : private RuntimeEvents {
   ProgramRun& operator=(const ProgramRun&) = delete;
 
   const RunId& run_id() const { return request_.run; }
+
+  /// Requires: it is done.
+  std::unique_ptr<Runtime> take_runtime() { return std::move(runtime_); }
 
   /// A `blobs` frame of the server, about this run.
   Status add_blobs(Frame frame);

@@ -32,10 +32,12 @@ Status Runtime::open(const std::vector<int>& devices, bool ahead) {
   }
   auto sockets = make_frame_sockets();
   if (!sockets) return fail(sockets.error());
-  auto channel =
-      FrameChannel::create(loop_, std::move(sockets->ours),
-                           {[this](Frame frame) { on_frame(std::move(frame)); },
-                            [this](std::optional<Error> error) { events_->on_runtime_closed(std::move(error)); }});
+  auto channel = FrameChannel::create(loop_, std::move(sockets->ours),
+                                      {[this](Frame frame) { on_frame(std::move(frame)); },
+                                       [this](std::optional<Error> error) {
+                                         is_closed_ = true;
+                                         events_->on_runtime_closed(std::move(error));
+                                       }});
   if (!channel) return fail(channel.error());
   channel_ = std::move(*channel);
   id_ = slot_.prepare(*this, devices, ahead, std::move(sockets->theirs), std::move(out_end), std::move(err_end));
@@ -103,11 +105,13 @@ void Runtime::take_first_frame(const Frame& frame) {
     if (runtime_pidfd_) events_->on_runtime_ready();
     return;
   }
-  if (type != "setup_failed") {
+  const bool is_unfit = type == "unfit" && recycled_count_ > 0;
+  if (type != "setup_failed" && !is_unfit) {
     return fail_early({ErrorKind::kEngine, fmt::format("the runtime sent {} out of order", schema::quote_short(type))});
   }
   auto message = string_field(frame.body, "message");
   if (!message) return fail_early(message.error());
+  if (is_unfit) return fail_early({ErrorKind::kConflict, message->substr(0, limits::kShownBytesMax)});
   fail_early({ErrorKind::kEnvironment,
               "the program's sandbox could not be set up: " + message->substr(0, limits::kShownBytesMax)});
 }
@@ -121,6 +125,12 @@ void Runtime::on_process_ended() {
 void Runtime::fail_early(Error error) {
   has_failed_ = true;
   events_->on_runtime_failed(error);
+}
+
+void Runtime::recycle() {
+  said_ready_ = false;
+  ++recycled_count_;
+  send({{"type", "recycle"}});
 }
 
 // --- how it ends ---
@@ -139,7 +149,7 @@ void Runtime::kill_init() {
     init_gone_ = true;
     say_if_gone();
   });
-  init_watched_ = watched.has_value();  // else nobody hears that it is gone, and the slot is replaced
+  init_watched_ = watched.has_value();  // else nobody hears that it is gone, and a kill wait runs out
 }
 
 void Runtime::say_if_gone() {

@@ -1,9 +1,9 @@
 // One runtime: forked by the zygote into namespaces of its own, perhaps long before there is a program for it, and
 // ended with everything that its program started.
 //
-// It promises: `on_runtime_ready` or `on_runtime_failed` once, unless the process ends before; what the process says,
-// in order, then that it has ended; and after `end`, `on_runtime_gone` once, when nothing of it is left. Its processes
-// are ended through the pidfd of their kcoral-init and in no other way.
+// It promises: `on_runtime_ready` or `on_runtime_failed` once, and once more after each `recycle`, unless the process
+// ends before; what the process says, in order, then that it has ended; and after `end`, `on_runtime_gone` once, when
+// nothing of it is left. Its processes are ended through the pidfd of their kcoral-init and in no other way.
 //
 // Belongs to its loop's thread, and ends before its slot. Not to be destroyed from inside one of its events.
 #pragma once
@@ -26,7 +26,8 @@ class RuntimeEvents {
   virtual ~RuntimeEvents() = default;
   /// It waits for a program.
   virtual void on_runtime_ready() = 0;
-  /// It will never be ready. kEnvironment: its sandbox was refused; kEngine: anything else.
+  /// It will never be ready (again). kEnvironment: its sandbox was refused; kConflict: the program before left
+  /// something behind that stays; kEngine: anything else.
   virtual void on_runtime_failed(const Error& error) = 0;
   virtual void on_runtime_frame(Frame frame) = 0;
   /// It closed its socket, or sent what is no frame (then with an error).
@@ -50,7 +51,8 @@ class Runtime final : private ProcessEvents {
 
   /// It has said so; it may have ended since.
   bool is_ready() const { return said_ready_ && runtime_pidfd_; }
-  bool has_failed() const { return has_failed_; }
+  /// It will never be ready (again).
+  bool has_failed() const { return has_failed_ || is_closed_; }
   /// Looks now, whether the loop has heard of it or not.
   bool has_ended() const;
 
@@ -62,6 +64,10 @@ class Runtime final : private ProcessEvents {
   OutputCapture& err() { return *err_; }
   /// As the host sees it; 0 when it has ended already.
   int host_pid() const;
+
+  /// Tells it to get ready for another program. Requires: the last one was answered.
+  void recycle();
+  uint64_t recycled_count() const { return recycled_count_; }
 
   /// Kills everything; `on_runtime_gone` comes later, or at once where nothing was started. Does nothing the second
   /// time.
@@ -96,7 +102,9 @@ class Runtime final : private ProcessEvents {
   bool runtime_watched_ = false;
   bool init_watched_ = false;
   bool said_ready_ = false;
+  uint64_t recycled_count_ = 0;
   bool has_failed_ = false;
+  bool is_closed_ = false;  // its socket
   bool is_ending_ = false;
   bool no_processes_ = false;  // none were prepared
   bool init_gone_ = false;

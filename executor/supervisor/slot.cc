@@ -31,6 +31,7 @@ Result<std::shared_ptr<const SealedMemory>> make_zygote_config(const SlotConfig&
   const json document{{"preload", config.preload},
                       {"limits", to_json(config.limits)},
                       {"seccomp_filter_fd", kFilterFd},
+                      {"reuse", config.reuse},
                       {"environment", slot_environment(config.sandbox)}};
   return SealedMemory::copy_of(document.dump());
 }

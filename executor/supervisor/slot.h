@@ -25,7 +25,7 @@ namespace kcoral::executor {
 struct SlotConfig {
   SlotSpec sandbox;
   std::vector<std::string> preload;
-  size_t standby = 1;
+  bool reuse = false;  // a runtime may be given more than one program
   ProgramLimits limits;
 };
 

@@ -4,49 +4,75 @@
 #include <utility>
 
 #include "base/log.h"
+#include "schema/limits.h"
 
 namespace kcoral::executor {
 
-/// Hears what a runtime says before it has a program: at most that it cannot have one.
+/// Hears what a runtime says before it has a program: that it is ready, or at most that it cannot have one.
 class Standby::Waiting final : public RuntimeEvents {
  public:
   Waiting(Standby& standby, std::unique_ptr<Runtime> runtime) : standby_(standby), runtime_(std::move(runtime)) {
     runtime_->set_events(*this);
   }
+  ~Waiting() override {
+    if (timer_) standby_.loop_.cancel(*timer_);
+  }
 
   bool is_usable() const { return !runtime_->has_failed() && !runtime_->has_ended(); }
   bool is_ready() const { return runtime_->is_ready(); }
   std::unique_ptr<Runtime> release() { return std::move(runtime_); }
-  void end() { runtime_->end(); }
+  void end() {
+    runtime_->end();
+    settle();
+  }
+  void recycle(std::function<void()> settled) {
+    settled_ = std::move(settled);
+    timer_ = standby_.loop_.run_after(limits::kRecycleWait, [this] {
+      timer_.reset();
+      put_away({ErrorKind::kEngine, "it was not ready for another program in time"});
+    });
+    runtime_->recycle();
+  }
 
-  void on_runtime_ready() override {}
-  void on_runtime_failed(const Error& error) override { standby_.put_away(*this, error.message); }
+  void on_runtime_ready() override { settle(); }
+  void on_runtime_failed(const Error& error) override { put_away(error); }
   void on_runtime_frame(Frame frame) override {
-    standby_.put_away(*this, fmt::format("it sent \"{}\" without a program", frame.type()));
+    put_away({ErrorKind::kEngine, fmt::format("it sent \"{}\" without a program", frame.type())});
   }
   void on_runtime_closed(std::optional<Error> error) override {
-    standby_.put_away(*this, error ? error->message : "it closed its socket");
+    put_away(error ? *error : Error{ErrorKind::kEngine, "it closed its socket"});
   }
-  void on_runtime_ended() override { standby_.put_away(*this, "its process ended"); }
+  void on_runtime_ended() override { put_away(ended()); }
   void on_runtime_gone() override { standby_.remove(*this); }
 
+  static Error ended() { return {ErrorKind::kEngine, "its process ended"}; }
+
  private:
+  void put_away(const Error& reason) { standby_.put_away(*this, reason); }
+  void settle() {
+    if (timer_) standby_.loop_.cancel(*std::exchange(timer_, std::nullopt));
+    if (settled_) std::exchange(settled_, nullptr)();
+  }
+
   Standby& standby_;
   std::unique_ptr<Runtime> runtime_;
+  std::function<void()> settled_;
+  std::optional<EventLoop::TimerId> timer_;
 };
 
-Standby::Standby(EventLoop& loop, Slot& slot, size_t size) : loop_(loop), slot_(slot), size_(size) {}
+Standby::Standby(EventLoop& loop, Slot& slot, size_t size, uint64_t runs_per_runtime)
+    : loop_(loop), slot_(slot), size_(size), runs_per_runtime_(runs_per_runtime) {}
 
 Standby::~Standby() = default;
 
 Result<std::unique_ptr<Runtime>> Standby::take(const std::vector<int>& devices) {
   while (devices.empty() && !waiting_.empty()) {
-    if (!waiting_.front()->is_usable()) {
-      put_away(*waiting_.front(), "its process ended");
-      continue;
-    }
     auto ready = std::find_if(waiting_.begin(), waiting_.end(), [](const auto& each) { return each->is_ready(); });
     if (ready == waiting_.end()) ready = waiting_.begin();
+    if (!(*ready)->is_usable()) {
+      put_away(**ready, Waiting::ended());
+      continue;
+    }
     std::unique_ptr<Runtime> runtime = (*ready)->release();
     waiting_.erase(ready);
     return runtime;
@@ -62,11 +88,27 @@ void Standby::refill() {
   }
 }
 
-void Standby::put_away(Waiting& waiting, const std::string& reason) {
+bool Standby::may_come_back(const Runtime& runtime) const {
+  return runs_per_runtime_ == 0 || runtime.recycled_count() + 1 < runs_per_runtime_;
+}
+
+void Standby::give_back(std::unique_ptr<Runtime> runtime, std::function<void()> settled) {
+  waiting_.push_front(std::make_unique<Waiting>(*this, std::move(runtime)));
+  Waiting& waiting = *waiting_.front();
+  if (!waiting.is_usable()) {
+    put_away(waiting, Waiting::ended());
+    return settled();
+  }
+  waiting.recycle(std::move(settled));
+}
+
+void Standby::put_away(Waiting& waiting, const Error& reason) {
   const auto place =
       std::find_if(waiting_.begin(), waiting_.end(), [&](const auto& each) { return each.get() == &waiting; });
   if (place == waiting_.end()) return;  // said before
-  spdlog::warn("a runtime that stood by is put away: {}", reason);
+  // Ordinary: what a program leaves behind is its own affair.
+  const auto level = reason.kind == ErrorKind::kConflict ? spdlog::level::debug : spdlog::level::warn;
+  spdlog::log(level, "a runtime that stood by is put away: {}", reason.message);
   leaving_.splice(leaving_.end(), waiting_, place);
   waiting.end();
 }

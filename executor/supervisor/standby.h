@@ -1,12 +1,14 @@
 // Runtimes that wait for a program: forked ahead, so that a request does not wait for a fork.
 //
-// It promises: `take` gives a runtime that was alive at that moment, or asks for a new one; a runtime waits here for
-// one program at most. One that fails or ends while it waits is put away with a word in the log: whoever comes next
-// gets a new one, and with it the reason, should it fail again.
+// It promises: `take` gives a runtime that was alive at that moment, or asks for a new one. One that fails or ends
+// while it waits is put away with a word in the log: whoever comes next gets a new one, and with it the reason, should
+// it fail again. A runtime serves one program, or as many as the operator chose: then it comes back here, and waits
+// again once it has put itself right.
 //
 // Belongs to its loop's thread, and ends before its slot.
 #pragma once
 
+#include <functional>
 #include <list>
 #include <memory>
 #include <vector>
@@ -18,8 +20,8 @@ namespace kcoral::executor {
 
 class Standby {
  public:
-  /// `size`: how many are to wait; may be 0.
-  Standby(EventLoop& loop, Slot& slot, size_t size);
+  /// `size`: how many are to wait; may be 0. `runs_per_runtime`: 0 for any number.
+  Standby(EventLoop& loop, Slot& slot, size_t size, uint64_t runs_per_runtime);
   ~Standby();
   Standby(const Standby&) = delete;
   Standby& operator=(const Standby&) = delete;
@@ -31,15 +33,22 @@ class Standby {
   /// Asks for as many as are missing.
   void refill();
 
+  /// Whether it may serve another program after the one that it is about to be given.
+  bool may_come_back(const Runtime& runtime) const;
+  /// Takes back a runtime whose program was answered. `settled` runs once it waits again, or is put away since it
+  /// cannot; within limits::kRecycleWait.
+  void give_back(std::unique_ptr<Runtime> runtime, std::function<void()> settled);
+
  private:
   class Waiting;
 
-  void put_away(Waiting& waiting, const std::string& reason);
+  void put_away(Waiting& waiting, const Error& reason);
   void remove(Waiting& waiting);
 
   EventLoop& loop_;
   Slot& slot_;
   const size_t size_;
+  const uint64_t runs_per_runtime_;
   std::list<std::unique_ptr<Waiting>> waiting_;                       // those that came first go first
   std::list<std::unique_ptr<Waiting>> leaving_;                       // until nothing of them is left
   std::shared_ptr<const bool> alive_ = std::make_shared<bool>(true);  // expires with this object

@@ -36,9 +36,6 @@ Result<SlotConfig> slot_config_from(const nlohmann::json& body) {
     if (!list) return fail(list.error());
     *strings = std::move(*list);
   }
-  auto standby = unsigned_field(body, "standby", limits::kStandbyMax);
-  if (!standby) return fail(standby.error());
-  config.standby = *standby;
   auto uid = unsigned_field(body, "uid", kUidMax), gid = unsigned_field(body, "gid", kUidMax);
   if (!uid) return fail(uid.error());
   if (!gid) return fail(gid.error());
@@ -125,6 +122,13 @@ Status Supervisor::configure(const Frame& frame) {
   if (config_) return fail(ErrorKind::kEngine, "an executor is configured once");
   auto config = slot_config_from(frame.body);
   if (!config) return fail(config.error());
+  auto standby = unsigned_field(frame.body, "standby", limits::kStandbyMax);
+  if (!standby) return fail(standby.error());
+  standby_size_ = *standby;
+  auto runs_per_runtime = unsigned_field(frame.body, "runs_per_runtime");
+  if (!runs_per_runtime) return fail(runs_per_runtime.error());
+  runs_per_runtime_ = *runs_per_runtime;
+  config->reuse = runs_per_runtime_ != 1;
   config_ = std::move(*config);
   auto lock_path = string_field(frame.body, "lock_path");
   if (!lock_path) return fail(lock_path.error());
@@ -168,7 +172,7 @@ Status Supervisor::start_slot() {
   auto slot = Slot::start(loop_, *config_, std::move(handlers));
   if (!slot) return fail(slot.error());
   slot_ = std::move(*slot);
-  standby_ = std::make_unique<Standby>(loop_, *slot_, config_->standby);
+  standby_ = std::make_unique<Standby>(loop_, *slot_, standby_size_, runs_per_runtime_);
   return {};
 }
 
@@ -215,6 +219,7 @@ Status Supervisor::run_program(Frame frame) {
   handlers.on_broken = [this](const std::string& reason) { break_off(reason, /*permanent=*/false); };
   auto runtime = standby_->take(request->devices);
   if (!runtime) return fail(runtime.error());
+  request->keep_runtime = standby_->may_come_back(**runtime);
   auto run = ProgramRun::start(loop_, std::move(*runtime), std::move(*request), std::move(handlers));
   if (!run) return fail(run.error());
   run_ = std::move(*run);
@@ -237,9 +242,15 @@ Status Supervisor::take_cancel(const Frame& frame) {
 }
 
 void Supervisor::on_run_done(ProgramRun::Aftermath aftermath) {
+  std::unique_ptr<Runtime> kept = run_->take_runtime();
   run_.reset();
   if (is_broken_) return;
   if (aftermath == ProgramRun::Aftermath::kClean) return say_idle();
+  if (aftermath == ProgramRun::Aftermath::kKept) {
+    return standby_->give_back(std::move(kept), [this] {
+      if (!is_broken_) say_idle();
+    });
+  }
   break_off("a program's processes could not be ended; the slot is replaced", /*permanent=*/false);
 }
 

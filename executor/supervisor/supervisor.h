@@ -59,6 +59,8 @@ class Supervisor {
   InstallPaths paths_;
   std::unique_ptr<FrameChannel> server_;
   std::optional<SlotConfig> config_;
+  size_t standby_size_ = 0;
+  uint64_t runs_per_runtime_ = 1;
   UniqueFd lock_;
   std::string lock_path_;
   SteadyTime lock_wait_said_{};

@@ -60,9 +60,9 @@ TEST_F(OptionsTest, WhatIsPrintedSaysWhereItCameFromAndIsAFileOfThat) {
   EXPECT_FALSE(printed.run_server);
   EXPECT_EQ(printed.exit_code, 0);
   for (const std::string& line :
-       {std::string("host = '0.0.0.0'  # flag\n"), std::string("port = 2  # KCORAL_SERVER_PORT\n"),
-        "num-workers = 3  # " + path_ + "\n", std::string("log-level = 'info'  # default\n"),
-        std::string("preload = ['numpy', 'json']  # flag\n"), std::string("# python is not set\n")}) {
+       {std::string("host = \"0.0.0.0\"  # flag\n"), std::string("port = 2  # KCORAL_SERVER_PORT\n"),
+        "num-workers = 3  # " + path_ + "\n", std::string("log-level = \"info\"  # default\n"),
+        std::string("preload = [\"numpy\", \"json\"]  # flag\n"), std::string("# python is not set\n")}) {
     EXPECT_THAT(printed.text, HasSubstr(line));
   }
   EXPECT_THAT(printed.text, testing::Not(HasSubstr("print-config =")));
@@ -81,11 +81,16 @@ TEST_F(OptionsTest, WhatIsPrintedSaysWhereItCameFromAndIsAFileOfThat) {
 
 TEST_F(OptionsTest, AFileThatIsWrongIsRefusedByNameWithWhatIsWrong) {
   const std::pair<const char*, const char*> cases[] = {
-      {"num-worker = 3\n", "there is no setting 'num-worker'"},
-      {"num-workers = 0\n", "num-workers"},
+      {"\nnum-worker = 3\n", "line 2: num-worker: there is no such setting"},
+      {"num-workers = 0\n", "line 1: num-workers: "},
+      {"num-workers = 1.5\n", "num-workers"},
+      {"num-workers = [1, 2]\n", "num-workers"},
       {"port = 'x'\n", "port"},
+      {"port = true\n", "a setting is a string, a number, or a list"},
+      {"port = 1\nport = 2\n", "line 2"},
+      {"port 5\n", "line 1"},
       {"[server]\nport = 1\n", "sections are not known"},
-      {"config = 'other'\n", "there is no setting 'config'"},
+      {"config = 'other'\n", "there is no such setting"},
       {"device = 'tpu'\n", "tpu"},
   };
   for (const auto& [text, complaint] : cases) {
@@ -100,6 +105,25 @@ TEST_F(OptionsTest, AFileThatIsWrongIsRefusedByNameWithWhatIsWrong) {
     EXPECT_EQ(unreadable.exit_code, 2);
     EXPECT_THAT(unreadable.text, HasSubstr(std::string("cannot read ") + path));
   }
+}
+
+TEST_F(OptionsTest, AnyTextSurvivesBeingPrintedAndReadAgain) {
+  const std::string values[] = {"#fff",    "it's", "say \"x\"", "back\\slash", "a, b",
+                                " space ", "[x",   "1e3",       "tab\there"};
+  for (const std::string& value : values) {
+    const std::string assignment = "NAME=" + value;
+    const CommandLine printed = parse({"--env", assignment.c_str(), "--data-dir", value.c_str(), "--print-config"});
+    const CommandLine again = parse({"--config", config(printed.text)});
+    ASSERT_TRUE(again.run_server) << printed.text << again.text;
+    EXPECT_EQ(again.server.environment.at("NAME"), value) << printed.text;
+    EXPECT_EQ(again.server.data_dir, value) << printed.text;
+  }
+}
+
+TEST_F(OptionsTest, ListsMayBeEmptyAndSpanLines) {
+  EXPECT_THAT(parse({"--config", config("preload = []\n")}).server.preload, testing::IsEmpty());
+  EXPECT_THAT(parse({"--config", config("preload = [\n  'numpy',  # first\n  'json',\n]\n")}).server.preload,
+              ElementsAre("numpy", "json"));
 }
 
 TEST_F(OptionsTest, WhatTheServerManagesCannotBeSet) {

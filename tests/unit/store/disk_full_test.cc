@@ -102,7 +102,11 @@ TEST_F(DiskFullTest, ASyncBesideAWriteThatFindsNoRoomFailsLikeIt) {
     std::thread syncing([&] {
       while (!is_full) (void)content->sync();
       // Once it is known to have failed, too.
-      for (int i = 0; i < 2000; ++i) EXPECT_EQ(content->sync().error().kind, ErrorKind::kBusy);
+      for (int i = 0; i < 2000; ++i) {
+        const Status synced = content->sync();
+        ASSERT_FALSE(synced);
+        EXPECT_EQ(synced.error().kind, ErrorKind::kBusy);
+      }
     });
     Status stored;
     for (int i = 0; stored && i < 100; ++i) {

@@ -1,0 +1,157 @@
+"""Contract sections 10 and 11: a worker process that serves more than one program, where the operator chose that."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness import Program, Server, call, running_server
+
+# How many programs this process has served, this one included: what a program changes in an installed module stays.
+SERVED = (
+    "import string\n"
+    "def served():\n"
+    "    string.served = getattr(string, 'served', 0) + 1\n"
+    "    return string.served\n"
+)
+COUNT = SERVED + "def main(): return served()\n"
+
+
+@pytest.fixture(scope="module")
+def reusing():
+    with running_server("--num-workers", "1", "--standby-runtimes", "0", "--max-requests-per-worker", "0") as server:
+        yield server
+
+
+def served(server: Server) -> int:
+    return server.run(COUNT).value()
+
+
+class TestReuse:
+    def test_without_it_each_program_has_a_process_of_its_own(self, server):
+        assert [served(server) for _ in range(4)] == [1, 1, 1, 1]
+
+    def test_the_same_process_serves_the_next_program(self, reusing):
+        first = served(reusing)
+        assert [served(reusing) for _ in range(4)] == [first + n for n in range(1, 5)]
+
+    def test_it_is_replaced_after_its_number_of_programs(self):
+        with running_server("--num-workers", "1", "--standby-runtimes", "0", "--max-requests-per-worker", "2") as server:
+            assert [served(server) for _ in range(5)] == [1, 2, 1, 2, 1]
+
+    def test_runtimes_that_stand_by_are_used_again_too(self):
+        with running_server("--num-workers", "1", "--standby-runtimes", "1", "--max-requests-per-worker", "0") as server:
+            assert max(served(server) for _ in range(8)) >= 4
+
+    def test_what_a_program_did_is_put_right(self, reusing):
+        leave = SERVED + (
+            "import builtins, gc, os, random, signal, sys, warnings\n"
+            "def main():\n"
+            "    for top in ('/tmp', '/dev/shm', '/work', '/run/kcoral', os.environ['HOME']):\n"
+            "        open(top + '/left', 'w').write('x')\n"
+            "        os.makedirs(top + '/a/b/c'); open(top + '/a/b/c/f', 'w').close(); os.chmod(top + '/a/b', 0)\n"
+            "    os.chmod('/work', 0o755)\n"
+            "    os.environ['LEFT'] = 'x'; del os.environ['LANG']; os.environ['HOME'] = '/'\n"
+            "    os.umask(0); os.chdir('/tmp'); signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+            "    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1]); signal.setitimer(signal.ITIMER_REAL, 1000)\n"
+            "    builtins.left = 1; builtins.len = None\n"
+            "    sys.path.insert(0, '/left'); sys.argv.append('left'); sys.stdout = None; sys.excepthook = None\n"
+            "    sys.setrecursionlimit(200); sys.settrace(lambda *a: None); gc.disable()\n"
+            "    sys.modules['__main__'].left = 1\n"
+            "    open('/work/mine.py', 'w').write('x = 1'); sys.path.insert(0, '/work'); import mine\n"
+            "    return served()\n"
+        )
+        look = SERVED + (
+            "import builtins, gc, os, signal, sys\n"
+            "def main():\n"
+            "    found = [t for t in ('/tmp', '/dev/shm', '/work', '/run/kcoral', os.environ['HOME'])\n"
+            "             if set(os.listdir(t)) - {'home', 'modules', 'libraries'}]\n"
+            "    found += [oct(os.stat('/work').st_mode)] * (os.stat('/work').st_mode & 0o777 != 0o700)\n"
+            "    found += ['environment'] * ('LEFT' in os.environ or os.environ.get('LANG') != 'C.UTF-8')\n"
+            "    found += ['umask'] * (os.umask(0o22) != 0o22) + ['cwd'] * (os.getcwd() != os.environ['KCORAL_DIR'])\n"
+            "    found += ['handler'] * (signal.getsignal(15) != signal.SIG_DFL)\n"
+            "    found += ['mask'] * bool(signal.pthread_sigmask(signal.SIG_BLOCK, []))\n"
+            "    found += ['timer'] * (signal.getitimer(signal.ITIMER_REAL) != (0.0, 0.0))\n"
+            "    found += ['builtin'] * hasattr(builtins, 'left') + ['path'] * ('/left' in sys.path)\n"
+            "    found += ['argv'] * (len(sys.argv) != 1) + ['hook'] * (sys.excepthook is None)\n"
+            "    found += ['limit'] * (sys.getrecursionlimit() != 1000) + ['trace'] * (sys.gettrace() is not None)\n"
+            "    found += ['gc'] * (not gc.isenabled()) + ['main'] * hasattr(sys.modules['__main__'], 'left')\n"
+            "    found += ['module'] * ('mine' in sys.modules)\n"
+            "    found += [m for m in sys.modules if m.startswith('kcoral_upload_') and m != __name__]\n"
+            "    print('seen')\n"
+            "    return [served(), found]\n"
+        )
+        for _ in range(3):
+            before = reusing.run(leave).value()
+            result = reusing.run(look)
+            assert result.value() == [before + 1, []]
+            assert result.stdout == "seen\n"
+
+    def test_output_belongs_to_its_program(self, reusing):
+        for text in ("one", "two"):
+            result = reusing.run(f"import sys\ndef main():\n    print({text!r}, end=''); sys.stderr.write({text!r})\n")
+            assert (result.stdout, result.stderr) == (text, text)
+
+    def test_the_output_limit_is_each_programs_own(self, reusing):
+        loud = reusing.run("def main(): print('x' * 5000)\n", output_limit_bytes=1000)
+        assert loud.document["stdout_truncated"] is True
+        quiet = reusing.run("def main(): print('x' * 5000)\n")
+        assert quiet.document["stdout_truncated"] is False and len(quiet.stdout) == 5001
+
+    def test_random_numbers_are_new(self, reusing):
+        draw = "import random\ndef main(): return random.random()\n"
+        seeded = "import random\ndef main(): random.seed(1); return random.random()\n"
+        reusing.run(seeded)
+        first = reusing.run(draw).value()
+        reusing.run(seeded)
+        assert reusing.run(draw).value() != first
+
+    def test_a_plain_exception_leaves_it_usable(self, reusing):
+        before = served(reusing)
+        assert reusing.run("def main(): raise ValueError('plain')\n").error["message"] == "plain"
+        assert served(reusing) == before + 1
+
+    @pytest.mark.parametrize(
+        "leave",
+        [
+            "import threading, time\ndef main(): threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\n",
+            "import subprocess\ndef main(): subprocess.Popen(['sleep', '1000'])\n",
+            "import os\nkept = []\ndef main(): kept.append(os.open('/dev/null', 0)); os.dup2(kept[0], 77)\n",
+            "import os\ndef main(): os.close(0)\n",
+            "import resource\ndef main(): resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\n",
+            "import os\ndef main(): os.nice(3)\n",
+        ],
+    )
+    def test_what_cannot_be_put_right_costs_the_process(self, reusing, leave):
+        served(reusing)
+        assert served(reusing) > 1
+        reusing.run(leave)
+        assert served(reusing) == 1
+
+    @pytest.mark.parametrize("end", ["import os\ndef main(): os._exit(3)\n", "import os\ndef main(): os.kill(os.getpid(), 9)\n"])
+    def test_a_process_that_ends_is_replaced(self, reusing, end):
+        assert reusing.run(end).error["kind"] == "runtime"
+        assert [served(reusing), served(reusing)] == [1, 2]
+
+    def test_a_deadline_costs_the_process(self, reusing):
+        served(reusing)
+        assert reusing.post(call("import time\ndef main(): time.sleep(60)\n", timeout_seconds=2)).error(504, "timeout")
+        assert served(reusing) == 1
+
+    def test_blobs_are_given_back(self, reusing):
+        memory = (
+            "def main():\n"
+            "    for line in open('/proc/self/status'):\n"
+            "        if line.startswith('VmSize'): return int(line.split()[1])\n"
+        )
+        def upload() -> None:
+            program = Program()
+            program.add("upload", kind="bytes", id="b", blob=program.blob(b"x" * (8 << 20)))
+            module = program.module("def main(b): return len(b)\n")
+            program.give("n", program.call(module, "main", [{"$ref": "b"}]))
+            assert reusing.execute(program).value("n") == 8 << 20
+
+        upload()
+        before = reusing.run(memory).value()
+        for _ in range(4):
+            upload()
+        assert reusing.run(memory).value() <= before + 8 * 1024
