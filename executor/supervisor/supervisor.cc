@@ -242,7 +242,8 @@ Status Supervisor::take_cancel(const Frame& frame) {
 }
 
 void Supervisor::on_run_done(ProgramRun::Aftermath aftermath) {
-  std::unique_ptr<Runtime> kept = run_->take_runtime();
+  std::unique_ptr<Runtime> kept;
+  if (aftermath == ProgramRun::Aftermath::kKept) kept = run_->take_runtime();
   run_.reset();
   if (is_broken_) return;
   if (aftermath == ProgramRun::Aftermath::kClean) return say_idle();
