@@ -127,6 +127,11 @@ int run(std::chrono::milliseconds duration, const char* json_path) {
   report.add("floor: loopback round trip", measure_loopback(5000));
   measure_service(report, directory, "fresh, no preload", {"--num-workers", "2"}, duration);
   measure_service(report, directory, "fresh, NumPy preloaded", {"--num-workers", "2", "--preload", "numpy"}, duration);
+  const std::vector<std::string> reuse = {"--num-workers", "2", "--max-requests-per-worker", "0"};
+  measure_service(report, directory, "reused, no preload", reuse, duration);
+  std::vector<std::string> reuse_with_numpy = reuse;
+  reuse_with_numpy.insert(reuse_with_numpy.end(), {"--preload", "numpy"});
+  measure_service(report, directory, "reused, NumPy preloaded", reuse_with_numpy, duration);
   std::filesystem::remove_all(directory);
   if (json_path != nullptr) std::ofstream(json_path) << report.rows().dump(2) << '\n';
   return report.failed() ? 1 : 0;
