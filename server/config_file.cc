@@ -112,7 +112,9 @@ void read_config_file(CLI::App& app, const std::string& path) {
     } catch (const CLI::ConfigError&) {
       throw;
     } catch (const CLI::ParseError& error) {
-      refuse_here(error.what());
+      const std::string why = error.what();
+      const std::string flag = "--" + name + ": ";
+      refuse_here(why.starts_with(flag) ? why.substr(flag.size()) : why);
     }
   }
 }

@@ -163,6 +163,7 @@ void settle(ServerOptions& options, const RawOptions& raw) {
     if (is_managed(name)) throw CLI::ValidationError("--env", name + " is set by the server for each program");
     options.environment[name] = assignment.substr(equals + 1);
   }
+  for (std::string& module : options.preload) module = CLI::detail::trim_copy(module);
   options.worker_wait = std::chrono::seconds(raw.worker_wait_seconds);
   options.shutdown_grace = std::chrono::seconds(raw.shutdown_grace_seconds);
 }

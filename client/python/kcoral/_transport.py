@@ -23,10 +23,6 @@ _KEEPALIVE_INTERVAL_SECONDS = 15
 _KEEPALIVE_PROBES = 4
 
 
-class NothingRanError(TransportError):
-    """The server cannot have received the whole request."""
-
-
 class Transport:
     """Exchanges with one server. Thread-safe: each exchange has a connection of its own, kept for the next one."""
 
@@ -63,8 +59,8 @@ class Transport:
     ) -> Iterator[http.client.HTTPResponse]:
         """Sends a request and yields its answer, whose body the caller reads.
 
-        Raises NothingRanError when the server cannot have received the whole request, TransportError when the
-        connection broke later, also while the caller reads. A kept connection that turns out to have been closed is
+        Raises TransportError, whose `may_have_run` is False when the server cannot have received the whole request; also
+        while the caller reads. A kept connection that turns out to have been closed is
         replaced, which cannot run anything twice: the request goes out under the same id.
         """
         while True:
@@ -90,9 +86,7 @@ class Transport:
 
     def _broken(self, what: str, error: Exception, request_id: str | None, may_have_run: bool) -> TransportError:
         reason = f"{what}: {str(error) or type(error).__name__}"
-        if may_have_run:
-            return TransportError(self.url, reason, request_id, may_have_run=True)
-        return NothingRanError(self.url, reason, request_id)
+        return TransportError(self.url, reason, request_id, may_have_run)
 
     def _take(self, request_id: str | None) -> tuple[http.client.HTTPConnection, bool]:
         while True:
@@ -118,7 +112,7 @@ class Transport:
             connection.connect()
         except OSError as error:
             connection.close()
-            raise self._broken("cannot connect", error, request_id, may_have_run=False) from error
+            raise self._broken("cannot connect (is a server running there?)", error, request_id, may_have_run=False) from error
         connection.sock.settimeout(self._timeout)
         _notice_vanished_peer(connection.sock)
         return connection

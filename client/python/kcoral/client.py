@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ._multipart import FormBody, Part, parse_header_value, read_parts
-from ._transport import NothingRanError, Transport
+from ._transport import Transport
 from .blob import Blob
 from .errors import KCoralError, MalformedAnswerError, ProgramError, ServerError, TransportError
 from .program import Program
@@ -133,7 +133,9 @@ class Client:
         while True:
             try:
                 return self._submit(text, program.blobs, identity)
-            except NothingRanError as error:
+            except TransportError as error:
+                if error.may_have_run:
+                    raise
                 if patience.pause(None):
                     continue
                 if may_be_queued:
