@@ -67,12 +67,13 @@ inline constexpr auto kLingerTotal = 30s;
 inline constexpr size_t kConnectionsMax = 10000;
 
 // --- waiting and ending ---
-inline constexpr auto kWorkerWait = 1800s;       // default of --worker-wait-timeout-seconds; /execute only
-inline constexpr auto kKillWait = 10s;           // contract: then the slot is quarantined
-inline constexpr auto kShutdownGrace = 30s;      // default of --shutdown-grace-seconds
-inline constexpr auto kSlotStart = 120s;         // zygote with its preloads (PyTorch from a cold disk: tens of seconds)
-inline constexpr size_t kStandbyMax = 16;        // of one slot; more would only hold memory
-inline constexpr auto kRecycleWait = 5s;         // of a runtime that puts itself right; gigabytes of files take seconds
+inline constexpr auto kWorkerWait = 1800s;   // default of --worker-wait-timeout-seconds; /execute only
+inline constexpr auto kKillWait = 10s;       // contract: then the slot is quarantined
+inline constexpr auto kShutdownGrace = 30s;  // default of --shutdown-grace-seconds
+inline constexpr auto kSlotStart = 120s;     // zygote with its preloads (PyTorch from a cold disk: tens of seconds)
+inline constexpr size_t kStandbyMax = 16;    // of one slot; more would only hold memory
+// Of a runtime that puts itself right for another program: a fork takes its place sooner than that, and somebody waits.
+inline constexpr auto kRecycleWait = 500ms;
 inline constexpr int kStartsBeforeReadyMax = 3;  // of an executor that was never ready: then its host is at fault
 
 // --- audit records of single instructions (section 9) ---

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <cmath>
 #include <cstdlib>
 #include <sstream>
 
@@ -164,6 +165,8 @@ void settle(ServerOptions& options, const RawOptions& raw) {
     options.environment[name] = assignment.substr(equals + 1);
   }
   for (std::string& module : options.preload) module = CLI::detail::trim_copy(module);
+  // It compares with nothing, so that its range lets it through.
+  if (std::isnan(options.timeout_seconds_max)) throw CLI::ValidationError("--max-timeout-seconds", "nan is no number");
   options.worker_wait = std::chrono::seconds(raw.worker_wait_seconds);
   options.shutdown_grace = std::chrono::seconds(raw.shutdown_grace_seconds);
 }

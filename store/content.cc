@@ -150,6 +150,7 @@ struct Content::Engine {
   std::atomic<uint64_t> begun{0};
   std::atomic<uint64_t> ended{0};
   std::atomic<uint64_t> synced{0};
+  std::atomic<bool> out_of_space{false};
 
   ~Engine() {
     for (rocksdb::ColumnFamilyHandle* family : families) (void)db->DestroyColumnFamilyHandle(family);
@@ -163,6 +164,7 @@ struct Content::Engine {
     // After a full disk RocksDB refuses all writes until it has found room again, for which it looks every few seconds.
     const rocksdb::Status status = db->Write(rocksdb::WriteOptions(), &batch);
     ++ended;
+    out_of_space = status.IsNoSpace();
     if (!status.ok()) return failure(status, what);
     return {};
   }
@@ -466,6 +468,7 @@ Status Content::sync() {
   options.sync = true;
   rocksdb::WriteBatch nothing;
   const rocksdb::Status status = engine_->db->Write(options, &nothing);
+  engine_->out_of_space = status.IsNoSpace();
   if (status.IsNoSpace()) return failure(status, "syncing");
   if (!status.ok()) {
     // The kernel reports a failed sync once and may then forget what it could not write: trying again would lie.
@@ -483,8 +486,10 @@ Status Content::sync() {
 
 bool Content::is_synced() const {
   // Equal only if every write that has begun had also ended before the last sync.
-  return engine_->synced == engine_->begun;
+  return engine_->synced == engine_->begun && !engine_->out_of_space;
 }
+
+bool Content::is_out_of_space() const { return engine_->out_of_space; }
 
 Status Content::sweep() {
   std::vector<ContentId> unfinished;

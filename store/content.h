@@ -86,8 +86,10 @@ class Content {
   /// Makes durable what was written before the call. A disk that fails to sync ends the process: what is durable is no
   /// longer known.
   Status sync();
-  /// True if all that can be read now is durable already.
+  /// True if all that can be read now is durable already. Never while the disk is full.
   bool is_synced() const;
+  /// Whether the last word of the disk was that it has no room. A `sync` asks it again.
+  bool is_out_of_space() const;
 
   /// Removes what was half written when the process that wrote it ended. Requires: nothing is being written.
   Status sweep();

@@ -168,7 +168,8 @@ void DurableStore::after_batch() {
 void DurableStore::admit(Submission submission, std::function<void(Result<Admission>)> done) {
   InFlight::Token token = in_flight_.enter();
   if (!token) return done(fail(closed()));
-  const bool blocks = needs_intake(submission);
+  // Also what brings no content: its answer would find no room.
+  const bool blocks = needs_intake(submission) || content_->is_out_of_space();
   auto admitting = std::make_shared<Admitting>();
   admitting->submission = std::move(submission);
   admitting->done = std::move(done);

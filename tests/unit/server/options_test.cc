@@ -130,6 +130,7 @@ TEST_F(OptionsTest, WhatTheServerManagesCannotBeSet) {
   for (const char* name : {"KCORAL_DIR=x", "HOME=x", "=x", "x"}) {
     EXPECT_EQ(parse({"--env", name}).exit_code, 2) << name;
   }
+  EXPECT_EQ(parse({"--max-timeout-seconds", "nan"}).exit_code, 2);
 }
 
 }  // namespace

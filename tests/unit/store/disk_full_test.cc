@@ -61,6 +61,10 @@ TEST_F(DiskFullTest, WhatFindsNoRoomFailsAndTheRestGoesOn) {
   EXPECT_EQ(refused.error().kind, ErrorKind::kBusy) << refused.error().message;
   EXPECT_THAT(refused.error().message, HasSubstr("no space"));
 
+  const auto without_content = admit(submission("no blobs"));
+  ASSERT_FALSE(without_content) << "its answer would find no room";
+  EXPECT_EQ(without_content.error().kind, ErrorKind::kBusy);
+
   // An answer without room becomes a small one that says so, or the request stays as it is and its owner is told.
   const Status ended = finish(fence, completion(answer("{}", {std::string(8 * limits::kMiB, 'y')})));
   if (ended) {
