@@ -51,6 +51,9 @@ class Boundary:
         self._collects = True
         self._events: list[tuple[int, int]] = []
 
+    def flush_with(self, flush_output: Callable[[], None]) -> None:
+        self._flush_output = flush_output
+
     def call(self, function: Callable[..., Any], *arguments: Any) -> tuple[Any, Optional[BaseException]]:
         """Calls the program's code: its result and None, or None and whatever it raised."""
         return self._cross(True, function, *arguments)

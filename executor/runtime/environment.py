@@ -35,7 +35,7 @@ from os import O_CLOEXEC, O_RDONLY, dup2, mkdir
 from os import open as open_fd
 from resource import RLIM_INFINITY, RLIMIT_NICE, RLIMIT_NOFILE, getrlimit
 from types import ModuleType
-from typing import Any, Mapping, Sequence
+from typing import Any, Iterable, Mapping, Sequence
 
 from kernel import buffer_c_output_by_lines, close_all_but, duplicate_from, flush_c_output
 from namespaces import Places
@@ -76,14 +76,19 @@ def settle_zygote(environment: Mapping[str, str], places: Places) -> "Streams":
     sys.argv[:] = [""]
     sys.orig_argv[:] = [sys.executable]
     fresh_main()
-    tempfile = sys.modules.get("tempfile")
-    if tempfile is not None:
-        vars(tempfile)["tempdir"] = None  # chosen when a preload asked for it, before the program's own was there
-    reset_signals()
+    forget_temporary_directory()
+    reset_signals(())
     set_signal(SIGINT, SIG_IGN)  # the terminal's Ctrl-C is the server's affair
     buffer_c_output_by_lines()
     seed_generators()
     return Streams()
+
+
+def forget_temporary_directory() -> None:
+    """It was chosen when somebody asked for it, before the program's own was there."""
+    tempfile = sys.modules.get("tempfile")
+    if tempfile is not None:
+        vars(tempfile)["tempdir"] = None
 
 
 def fresh_main() -> None:
@@ -164,7 +169,8 @@ def _keep_only(channel_fd: int, stdout_fd: int, stderr_fd: int) -> int:
     return kept
 
 
-def reset_signals() -> None:
+def reset_signals(mask: Iterable[int]) -> None:
+    """Handlers as a fresh interpreter has them, with `mask` blocked in the end."""
     for number in range(1, _SIGNAL_MAX + 1):
         wanted = _START_HANDLERS.get(number, SIG_DFL)
         try:
@@ -172,7 +178,7 @@ def reset_signals() -> None:
                 set_signal(number, wanted)
         except (OSError, ValueError):
             pass  # SIGKILL, SIGSTOP and those that libc keeps for itself
-    pthread_sigmask(SIG_SETMASK, ())
+    pthread_sigmask(SIG_SETMASK, mask)
 
 
 def seed_generators() -> None:

@@ -96,6 +96,7 @@ _recvmsg = _bind("recvmsg", c_ssize_t, c_int, c_void_p, c_int)
 _poll = _bind("poll", c_int, c_void_p, c_ulong, c_int)
 _fflush = _bind("fflush", c_int, c_void_p)
 _setvbuf = _bind("setvbuf", c_int, c_void_p, c_char_p, c_int, c_size_t)
+_clearenv = _bind("clearenv", c_int)
 _c_stdout = c_void_p.in_dll(_libc, "stdout")
 _Bytes = c_char  # captured: `c_char * n` makes the buffer types below
 
@@ -154,6 +155,10 @@ def memory_at(address: int, size_bytes: int) -> Any:
 def buffer_c_output_by_lines() -> None:
     """What C code prints survives the end of the process line by line, as Python's own output does."""
     _setvbuf(_c_stdout, None, _IOLBF, 0)
+
+
+def clear_environment() -> None:
+    _clearenv()
 
 
 def flush_c_output() -> None:

@@ -5,8 +5,10 @@ files, environment, working directory, uploaded modules, `__main__`, builtins, s
 be put back (a thread, a child, a descriptor or an ipc object left behind, other limits) makes the process unfit: it says
 so, and is replaced.
 
-This is tidying up, not isolation. Modules that a program imported stay imported, with whatever it changed in them, and
-a program that wants to reach its successors can. A fresh process for each program is the default for that reason.
+This is tidying up, not isolation. Modules that a program imported stay imported, with whatever it changed in them
+(warning filters, logging handlers, the decimal context, an event loop, a start method), and so do fork and audit hooks,
+which cannot be taken back. A program that wants to reach its successors can. A fresh process for each program is the
+default for that reason.
 """
 
 from __future__ import annotations
@@ -16,27 +18,43 @@ import gc
 import os
 import sys
 from _locale import LC_ALL, setlocale
-from _signal import ITIMER_PROF, ITIMER_REAL, ITIMER_VIRTUAL, SIGINT, default_int_handler, setitimer
+from _signal import (
+    ITIMER_PROF,
+    ITIMER_REAL,
+    ITIMER_VIRTUAL,
+    SIG_IGN,
+    SIG_BLOCK,
+    SIGINT,
+    default_int_handler,
+    pthread_sigmask,
+    set_wakeup_fd,
+    setitimer,
+    valid_signals,
+)
 from _signal import signal as set_signal
+from _thread import stack_size
 from os import O_CLOEXEC, O_DIRECTORY, O_NOFOLLOW, O_RDONLY, chdir, chmod, fstat, listdir, mkdir, rmdir, scandir, unlink
 from os import close as close_fd
 from os import open as open_fd
 from os import stat as stat_of
 from resource import getrlimit
-from typing import Any, Iterator
+from time import tzset
+from typing import Any
 
-from environment import fresh_main, own_directories, reset_signals, seed_generators
+from environment import Streams, forget_temporary_directory, fresh_main, own_directories, reset_signals, seed_generators
 from errors import message_of, name_of, sources
+from kernel import clear_environment
 from namespaces import Places
 
 _DIRECTORY = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC
 _SHARED_MEMORY = "/dev/shm"
 _IPC_LISTS = ("/proc/sysvipc/shm", "/proc/sysvipc/sem", "/proc/sysvipc/msg")
-_HOOKS = ("stdin", "stdout", "stderr", "__stdin__", "__stdout__", "__stderr__", "excepthook", "displayhook",
-          "unraisablehook", "breakpointhook", "__excepthook__", "dont_write_bytecode")  # fmt: skip
-_LISTS = ("path", "argv", "orig_argv", "meta_path", "path_hooks", "warnoptions")
-_LAST = ("last_type", "last_value", "last_traceback", "last_exc")
+# Restored in place, since others hold these very objects; import hooks stay, as the packages do that made them.
+_LISTS = ("path", "argv", "orig_argv", "warnoptions")
+_KEPT = (*_LISTS, "modules", "meta_path", "path_hooks", "path_importer_cache")
 _LIMIT_COUNT = 16  # RLIM_NLIMITS of Linux
+_get_digits_max = getattr(sys, "get_int_max_str_digits", None)  # not in 3.10.0 to 3.10.6
+_set_digits_max = getattr(sys, "set_int_max_str_digits", None)
 _modules = sys.modules
 
 
@@ -47,28 +65,37 @@ class Unfit(Exception):
 class FirstState:
     """How the process was before its first program."""
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: Places, channel_fd: int) -> None:
         self._places = places
+        self._channel_fd = channel_fd
         self._modules = dict(_modules)
         self._builtins = dict(vars(builtins))
+        self._environ = os.environ
         self._environment = dict(os.environ)
-        self._hooks = {name: getattr(sys, name) for name in _HOOKS}
+        self._sys = {name: value for name, value in vars(sys).items() if name not in _KEPT}
         self._lists = {name: list(getattr(sys, name)) for name in _LISTS}
         self._locale = setlocale(LC_ALL, None)
         self._modes = [(path, stat_of(path).st_mode & 0o7777) for path in self._tops()]
         self._descriptors = _descriptors()
         self._limits = _limits()
-        self._collects = (gc.get_threshold(), gc.get_debug())
+        self._collects = (gc.get_threshold(), gc.get_debug(), list(gc.callbacks))
+        self._switch_interval = sys.getswitchinterval()
+        self._digits_max = _get_digits_max() if _get_digits_max is not None else 0
 
-    def restore(self) -> None:
-        """Raises Unfit."""
+    def restore(self) -> Streams:
+        """The streams of the next program. Raises Unfit."""
         try:
             self._check_what_runs()
+            self._restore_signals()
             self._restore_interpreter()
+            self._restore_modules()
+            self._restore_environment()
+            streams = Streams()
             gc.collect()  # descriptors of objects that nobody holds any more are none that were left behind
             self._check_what_is_held()
             self._empty_directories()
             seed_generators()
+            return streams
         except OSError as error:
             raise Unfit("%s: %s" % (name_of(error), message_of(error))) from None
 
@@ -88,28 +115,50 @@ class FirstState:
             if _line_count(path) > 1:  # its heading
                 raise Unfit("an ipc object was left behind")
 
-    def _restore_interpreter(self) -> None:
+    def _restore_signals(self) -> None:
+        set_wakeup_fd(-1)
         for timer in (ITIMER_REAL, ITIMER_VIRTUAL, ITIMER_PROF):
             setitimer(timer, 0)
-        reset_signals()
+        for number in valid_signals():
+            try:
+                set_signal(number, SIG_IGN)  # drops what is pending
+            except (OSError, ValueError):
+                pass
+        reset_signals(pthread_sigmask(SIG_BLOCK, ()))
         set_signal(SIGINT, default_int_handler)
+
+    def _restore_interpreter(self) -> None:
         vars(builtins).clear()
         vars(builtins).update(self._builtins)
-        for name, value in self._hooks.items():
-            setattr(sys, name, value)
+        for name in [name for name in vars(sys) if name not in self._sys and name not in _KEPT]:
+            del vars(sys)[name]
+        vars(sys).update(self._sys)
         for name, values in self._lists.items():
             getattr(sys, name)[:] = values
-        for name in _LAST:
-            vars(sys).pop(name, None)
-        self._restore_modules()
-        sources.forget()
-        for name in [name for name in os.environ if name not in self._environment]:
-            del os.environ[name]
-        os.environ.update(self._environment)
-        os.umask(0o022)
+        sys.setswitchinterval(self._switch_interval)
+        sys.set_asyncgen_hooks(None, None)
+        if _set_digits_max is not None:
+            _set_digits_max(self._digits_max)
+        stack_size(0)
         setlocale(LC_ALL, self._locale)
         gc.set_threshold(*self._collects[0])
         gc.set_debug(self._collects[1])
+        gc.callbacks[:] = self._collects[2]
+        sources.forget()
+
+    def _restore_environment(self) -> None:
+        os.environ = self._environ
+        clear_environment()  # also of what never came through os.environ
+        for name in [*os.environ]:
+            try:
+                del os.environ[name]
+            except OSError:
+                pass
+        os.environ.update(self._environment)
+        os.umask(0o022)
+        tzset()
+        forget_temporary_directory()
+        os.set_inheritable(self._channel_fd, False)
 
     def _restore_modules(self) -> None:
         for name, module in [*_modules.items()]:
@@ -127,7 +176,7 @@ class FirstState:
     def _is_of_the_program(self, module: Any) -> bool:
         """What it uploaded or wrote, unlike what it imported from the installed packages."""
         file = getattr(module, "__file__", None)
-        return type(file) is not str or any([file.startswith(top) for top in self._tops()])
+        return type(file) is str and any([file.startswith(top) for top in self._tops()])
 
     def _tops(self) -> tuple[str, ...]:
         return (self._places.work, self._places.temporary, _SHARED_MEMORY, self._places.private)
@@ -156,7 +205,7 @@ def _descriptors() -> dict[str, tuple[int, int]]:
 
 def _limits() -> list[Any]:
     return [*[getrlimit(number) for number in range(_LIMIT_COUNT)], os.getpriority(os.PRIO_PROCESS, 0),
-            os.sched_getaffinity(0)]  # fmt: skip
+            os.sched_getscheduler(0), os.sched_getaffinity(0)]  # fmt: skip
 
 
 def _line_count(path: str) -> int:
@@ -169,40 +218,38 @@ def _line_count(path: str) -> int:
 
 def _empty(path: str) -> None:
     """Removes all that is in a directory, however deep it is."""
-    levels: list[tuple[int, str]] = [(open_fd(path, _DIRECTORY), "")]
+    top = open_fd(path, _DIRECTORY)
+    levels: list[tuple[int, str, list[str]]] = [(top, "", _remove_files(top))]
     try:
         while levels:
-            directory, name = levels[-1]
-            below = _remove_files(directory)
-            if below is not None:
-                chmod(below, 0o700, dir_fd=directory)
-                levels.append((open_fd(below, _DIRECTORY, dir_fd=directory), below))
+            directory, name, below = levels[-1]
+            if below:
+                child = below.pop()
+                chmod(child, 0o700, dir_fd=directory)
+                opened = open_fd(child, _DIRECTORY, dir_fd=directory)
+                levels.append((opened, child, []))
+                levels[-1][2].extend(_remove_files(opened))
                 continue
             levels.pop()
             close_fd(directory)
             if levels:
                 rmdir(name, dir_fd=levels[-1][0])
     finally:
-        for directory, _ in levels:
+        for directory, _, _ in levels:
             close_fd(directory)
 
 
-def _remove_files(directory: int) -> str | None:
-    """Removes what can be removed at once; the name of a directory that is not empty, if there is one."""
-    while True:
-        removed = 0
-        for name, is_directory in _entries(directory):
-            try:
-                rmdir(name, dir_fd=directory) if is_directory else unlink(name, dir_fd=directory)
-                removed += 1
-            except OSError:
-                if not is_directory:
-                    raise
-                return name
-        if removed == 0:
-            return None
-
-
-def _entries(directory: int) -> Iterator[tuple[str, bool]]:
+def _remove_files(directory: int) -> list[str]:
+    """Removes all but the directories that are not empty, and names those."""
+    below: list[str] = []
     with scandir(directory) as listing:
-        return iter([(entry.name, entry.is_dir(follow_symlinks=False)) for entry in listing])
+        entries = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in listing]
+    for name, is_directory in entries:
+        if not is_directory:
+            unlink(name, dir_fd=directory)
+            continue
+        try:
+            rmdir(name, dir_fd=directory)
+        except OSError:
+            below.append(name)
+    return below

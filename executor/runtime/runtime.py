@@ -44,7 +44,7 @@ def run(
         priority = lower_priority() if ahead else None
         namespaces.enter_program()
         channel = Channel(become_fresh(fds[0], fds[1], fds[2], devices, places))
-        first = FirstState(places) if reuse else None
+        first = FirstState(places, channel.fd) if reuse else None
         boundary = Boundary(streams.flush)
     except BaseException as error:
         message = message_of(error) if type(error) is Refused else name_of(error) + ": " + message_of(error)
@@ -64,7 +64,7 @@ def run(
                 blobs.popitem()[1].drop()
             boundary.forget_settings()
             assert first is not None
-            first.restore()
+            boundary.flush_with(first.restore().flush)
     except Unfit as reason:
         channel.send("unfit", {"message": message_of(reason)})
         _wait_for(channel, "recycle")  # which does not come: it is ended

@@ -15,6 +15,31 @@ SERVED = (
 )
 COUNT = SERVED + "def main(): return served()\n"
 
+# name: what one program does, what the next one returns (printing nothing), and what that must be.
+CHANGES = {
+    "closed streams": ("sys.stdout.close(); sys.stderr.close()", "sys.stdout.flush(); return sys.stdout.closed", False),
+    "detached streams": ("sys.stdout.detach()", "sys.stdout.flush(); return sys.stdout.encoding", "utf-8"),
+    "reconfigured streams": ("sys.stdout.reconfigure(encoding='ascii', write_through=False)", "return sys.stdout.encoding", "utf-8"),
+    "time zone": ("os.environ['TZ'] = 'Asia/Tokyo'; time.tzset()", "return str(datetime.datetime.fromtimestamp(0))", "1970-01-01 00:00:00"),
+    "temporary directory": ("os.mkdir('t'); os.environ['TMPDIR'] = os.path.abspath('t'); tempfile.gettempdir()", "os.mkdir(tempfile.mkdtemp() + '/x')", None),
+    "wakeup descriptor": (
+        "r, w = os.pipe(); os.set_blocking(w, False); signal.set_wakeup_fd(w); os.close(r); os.close(w)",
+        "files = [os.open(str(n), os.O_CREAT | os.O_RDWR) for n in range(6)]\nsignal.signal(10, lambda *a: None); os.kill(os.getpid(), 10)\ntotal = sum(os.fstat(f).st_size for f in files)\nfor f in files: os.close(f)\nreturn total",
+        0,
+    ),
+    "import of what has no file": ("import xml.parsers.expat", "import xml.parsers.expat.errors\nreturn 1", 1),
+    "digits of integers": ("sys.set_int_max_str_digits(640)", "return len(str(10 ** 3000))", 3001),
+    "stack of threads": ("threading.stack_size(1 << 40)", "t = threading.Thread(target=int); t.start(); t.join(); return 1", 1),
+    "collector": ("gc.callbacks.append(lambda *a: print('left')); gc.set_threshold(1)", "gc.collect(); return gc.get_threshold()[0] > 1", True),
+    "functions of sys": ("sys.exit = lambda *a: None; sys._getframe = None", "import collections; collections.namedtuple('N', 'a'); return sys.exit.__name__", "exit"),
+    "environment of C": ("os.putenv('LEFT', 'x')", "return subprocess.run('echo $LEFT', shell=True, capture_output=True, text=True).stdout", "\n"),
+    "environment object": ("os.environ = {}", "return type(os.environ).__name__", "_Environ"),
+    "thread switches": ("sys.setswitchinterval(100)", "return sys.getswitchinterval() < 1", True),
+    "pending signals": ("signal.pthread_sigmask(signal.SIG_BLOCK, [15]); os.kill(os.getpid(), 15)", "return 1", 1),
+    "fast timer": ("signal.setitimer(signal.ITIMER_REAL, 0.5, 0.0001)", "time.sleep(0.6); return 1", 1),
+    "generator hooks": ("sys.set_asyncgen_hooks(firstiter=print)", "return sys.get_asyncgen_hooks()[0]", None),
+}
+
 
 @pytest.fixture(scope="module")
 def reusing():
@@ -85,6 +110,27 @@ class TestReuse:
             result = reusing.run(look)
             assert result.value() == [before + 1, []]
             assert result.stdout == "seen\n"
+
+    @pytest.mark.parametrize("change, look, wanted", CHANGES.values(), ids=CHANGES)
+    def test_what_a_program_changed_is_as_it_was(self, reusing, change, look, wanted):
+        def run(body: str):
+            lines = "".join("    " + line + "\n" for line in body.split("\n"))
+            return reusing.run("import datetime, gc, os, signal, subprocess, sys, tempfile, threading, time\ndef main():\n" + lines)
+
+        served(reusing)
+        before = served(reusing)
+        run(change)
+        result = run(look)
+        assert (result.value(), result.stdout) == (wanted, "")
+        assert served(reusing) == before + 1, "and it is the same process"
+
+    def test_thousands_of_directories_keep_nobody_waiting(self, reusing):
+        reusing.run("import os\ndef main():\n    for i in range(3000): os.makedirs('a/d%d' % i); open('a/d%d/f' % i, 'w').close()\n")
+        assert reusing.run("def main(): return 1\n").document["queue_ms"] < 3000
+
+    def test_a_slow_finaliser_keeps_nobody_waiting(self, reusing):
+        reusing.run("import time\nclass D:\n    def __del__(self): time.sleep(30)\nkept = D()\ndef main(): return 1\n")
+        assert reusing.run("def main(): return 1\n").document["queue_ms"] < 3000
 
     def test_output_belongs_to_its_program(self, reusing):
         for text in ("one", "two"):
