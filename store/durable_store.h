@@ -58,15 +58,26 @@ class DurableStore final : public Store {
  private:
   struct Admitting;
   struct Claiming;
-  struct Ending;
+  struct Ending {
+    enum class From { kAttempt, kQueue };
+    From from = From::kAttempt;
+    Fence fence;
+    Completion completion;
+    std::function<void(Status)> done;
+    InFlight::Token token;
+    ContentId answer = 0;
+    bool is_substitute = false;  // the true answer could not be stored
+  };
   struct PutBack {
     Fence fence;
     std::string reason;
-    bool is_counted = false;  // as queued, before the row says so
   };
   using AdmittingPtr = std::shared_ptr<Admitting>;
   using ClaimingPtr = std::shared_ptr<Claiming>;
   using EndingPtr = std::shared_ptr<Ending>;
+
+  /// The error of whatever comes after the end.
+  static Error closed() { return {ErrorKind::kBusy, "the server is shutting down"}; }
 
   DurableStore(DataDir data_dir, Clock& clock) : clock_(clock), data_dir_(std::move(data_dir)) {}
   Status open_parts(const StoreConfig& config);
@@ -87,6 +98,7 @@ class DurableStore final : public Store {
   Status fill_claim(RequestTable::Claimed& claimed);
   void pass_over(const ClaimingPtr& claiming, const Fence& fence, const Error& error);
   void put_back(const ClaimingPtr& claiming, const Fence& fence, const Error& error);
+  /// Makes the row say so; the counts do already.
   void undo_claim(PutBack put_back, InFlight::Token token, std::function<void()> done);
   void retry_put_backs();
 

@@ -36,23 +36,20 @@ class Boundary:
 
     def __init__(self, flush_output: Callable[[], None]) -> None:
         self._owner = getpid()
-        self._flush_output = flush_output
         self._first = (getrecursionlimit(), pthread_sigmask(SIG_BLOCK, ()))
-        self.forget_settings()
+        self.start_over(flush_output)
         _gc_disable()
         setrecursionlimit(_OUR_RECURSION_LIMIT)
         pthread_sigmask(SIG_BLOCK, _ALL_SIGNALS)
 
-    def forget_settings(self) -> None:
-        """The next program starts with those of a fresh process."""
+    def start_over(self, flush_output: Callable[[], None]) -> None:
+        """The next program has output of its own, and starts with the settings of a fresh process."""
+        self._flush_output = flush_output
         self._recursion_limit, self._signals = self._first
         self._trace: Any = None
         self._profile: Any = None
         self._collects = True
         self._events: list[tuple[int, int]] = []
-
-    def flush_with(self, flush_output: Callable[[], None]) -> None:
-        self._flush_output = flush_output
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> tuple[Any, Optional[BaseException]]:
         """Calls the program's code: its result and None, or None and whatever it raised."""

@@ -148,12 +148,8 @@ class FirstState:
 
     def _restore_environment(self) -> None:
         os.environ = self._environ
+        os.environ.clear()
         clear_environment()  # also of what never came through os.environ
-        for name in [*os.environ]:
-            try:
-                del os.environ[name]
-            except OSError:
-                pass
         os.environ.update(self._environment)
         os.umask(0o022)
         tzset()
@@ -217,26 +213,22 @@ def _line_count(path: str) -> int:
 
 
 def _empty(path: str) -> None:
-    """Removes all that is in a directory, however deep it is."""
+    """Removes all that is in a directory, however deep it is. After an error descriptors are left open: this process is
+    unfit then, and ends."""
     top = open_fd(path, _DIRECTORY)
     levels: list[tuple[int, str, list[str]]] = [(top, "", _remove_files(top))]
-    try:
-        while levels:
-            directory, name, below = levels[-1]
-            if below:
-                child = below.pop()
-                chmod(child, 0o700, dir_fd=directory)
-                opened = open_fd(child, _DIRECTORY, dir_fd=directory)
-                levels.append((opened, child, []))
-                levels[-1][2].extend(_remove_files(opened))
-                continue
-            levels.pop()
-            close_fd(directory)
-            if levels:
-                rmdir(name, dir_fd=levels[-1][0])
-    finally:
-        for directory, _, _ in levels:
-            close_fd(directory)
+    while levels:
+        directory, name, below = levels[-1]
+        if below:
+            child = below.pop()
+            chmod(child, 0o700, dir_fd=directory)
+            opened = open_fd(child, _DIRECTORY, dir_fd=directory)
+            levels.append((opened, child, _remove_files(opened)))
+            continue
+        levels.pop()
+        close_fd(directory)
+        if levels:
+            rmdir(name, dir_fd=levels[-1][0])
 
 
 def _remove_files(directory: int) -> list[str]:

@@ -62,9 +62,8 @@ def run(
             _wait_for(channel, "recycle")
             while blobs:
                 blobs.popitem()[1].drop()
-            boundary.forget_settings()
             assert first is not None
-            boundary.flush_with(first.restore().flush)
+            boundary.start_over(first.restore().flush)
     except Unfit as reason:
         channel.send("unfit", {"message": message_of(reason)})
         _wait_for(channel, "recycle")  # which does not come: it is ended

@@ -1,8 +1,8 @@
 """From the descriptors that the executor passed to a zygote that serves, or to a `zygote_failed` that says why not.
 
 Theory of operation. The executor starts the zygote with its control socket as descriptor 3, the configuration (JSON
-in a sealed memfd: `preload`, `limits`, `environment`, `reuse`, `seccomp_filter_fd`) as 4 and the seccomp filter of programs as
-5. Descriptors 0 to 2 are kept taken by something harmless, since forks put a program's own in their place.
+in a sealed memfd: `preload`, `limits`, `environment`, `reuse`, `seccomp_filter_fd`) as 4 and the seccomp filter of
+programs as 5. Descriptors 0 to 2 are kept taken by something harmless, since forks put a program's own in their place.
 """
 
 from __future__ import annotations

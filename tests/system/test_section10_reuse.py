@@ -36,7 +36,7 @@ CHANGES = {
     "environment object": ("os.environ = {}", "return type(os.environ).__name__", "_Environ"),
     "thread switches": ("sys.setswitchinterval(100)", "return sys.getswitchinterval() < 1", True),
     "pending signals": ("signal.pthread_sigmask(signal.SIG_BLOCK, [15]); os.kill(os.getpid(), 15)", "return 1", 1),
-    "fast timer": ("signal.setitimer(signal.ITIMER_REAL, 0.5, 0.0001)", "time.sleep(0.6); return 1", 1),
+    "fast timer": ("signal.setitimer(signal.ITIMER_REAL, 0.5, 0.0001)", "return list(signal.getitimer(signal.ITIMER_REAL))", [0.0, 0.0]),
     "generator hooks": ("sys.set_asyncgen_hooks(firstiter=print)", "return sys.get_asyncgen_hooks()[0]", None),
 }
 

@@ -10,11 +10,14 @@ import pytest
 
 from harness import Program, Server, running_server
 
+SIGNALS_THAT_END = (
+    "SIGKILL", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL",
+)  # fmt: skip
+
 # name: (body, error kind, what the message must say)
 ENDS = {
-    "exit 0": ("os._exit(0)", "runtime", "exit code 0"),
-    "exit 3": ("os._exit(3)", "runtime", "exit code 3"),
-    "exit 255": ("os._exit(255)", "runtime", "exit code 255"),
+    **{f"exit {code}": (f"os._exit({code})", "runtime", f"exit code {code}") for code in (0, 3, 255)},
+    **{name: (f"os.kill(os.getpid(), signal.{name})", "runtime", name) for name in SIGNALS_THAT_END},
     "sys.exit": ("sys.exit(4)", "runtime", "sys.exit(4)"),
     "sys.exit with a text": ("sys.exit('enough')", "runtime", "the program ended itself"),
     "raise SystemExit": ("raise SystemExit", "runtime", "the program ended itself"),
@@ -24,16 +27,7 @@ ENDS = {
     "raise what has no text": ("class Odd(Exception):\n  def __str__(self): raise self\nraise Odd()", "runtime", "Odd"),
     "exec another program": ("os.execv('/bin/true', ['true'])", "runtime", "exit code 0"),
     "exec one that fails": ("os.execv('/bin/false', ['false'])", "runtime", "exit code 1"),
-    "SIGKILL": ("os.kill(os.getpid(), signal.SIGKILL)", "runtime", "SIGKILL"),
-    "SIGTERM": ("os.kill(os.getpid(), signal.SIGTERM)", "runtime", "SIGTERM"),
     "SIGINT": ("os.kill(os.getpid(), signal.SIGINT); time.sleep(60)", "runtime", "KeyboardInterrupt"),
-    "SIGHUP": ("os.kill(os.getpid(), signal.SIGHUP)", "runtime", "SIGHUP"),
-    "SIGQUIT": ("os.kill(os.getpid(), signal.SIGQUIT)", "runtime", "SIGQUIT"),
-    "SIGUSR1": ("os.kill(os.getpid(), signal.SIGUSR1)", "runtime", "SIGUSR1"),
-    "SIGSEGV by hand": ("os.kill(os.getpid(), signal.SIGSEGV)", "runtime", "SIGSEGV"),
-    "SIGBUS": ("os.kill(os.getpid(), signal.SIGBUS)", "runtime", "SIGBUS"),
-    "SIGFPE": ("os.kill(os.getpid(), signal.SIGFPE)", "runtime", "SIGFPE"),
-    "SIGILL": ("os.kill(os.getpid(), signal.SIGILL)", "runtime", "SIGILL"),
     "SIGALRM": ("signal.setitimer(signal.ITIMER_REAL, 0.01); time.sleep(60)", "runtime", "SIGALRM"),
     "a signal from a child": (
         "parent = os.getpid()\nif os.fork() == 0: os.kill(parent, signal.SIGKILL); os._exit(0)\ntime.sleep(60)",
@@ -132,7 +126,7 @@ HANGS = {
     "start threads without end": "def more():\n  while True:\n    try: threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\n    except RuntimeError: time.sleep(0.1)\nresource.setrlimit(resource.RLIMIT_NPROC, (200, 200)); more()",
     "exec what sleeps": "os.execv('/bin/sleep', ['sleep', '1000'])",
     "catch everything": "while True:\n  try: time.sleep(1000)\n  except BaseException: pass",
-    "become a daemon": "os.setsid() if os.getpid() != os.getsid(0) else None\nif os.fork() == 0: time.sleep(1000)\ntime.sleep(1000)",
+    "become a daemon": "if os.fork() == 0: os.setsid()\ntime.sleep(1000)",
 }
 
 IMPORTS = "import ctypes, os, resource, signal, socket, sys, threading, time\n"
