@@ -183,10 +183,7 @@ def reset_signals(mask: Iterable[int]) -> None:
 
 def seed_generators() -> None:
     """Forks of one zygote must not draw the same numbers: called in the zygote between them. (CUDA's generators seed
-    themselves when CUDA starts, and `random` does in every fork.) A process that is used again draws new ones, too."""
-    random = sys.modules.get("random")
-    if random is not None:
-        random.seed()
+    themselves when CUDA starts, and `random` does in every fork.)"""
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()

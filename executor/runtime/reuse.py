@@ -22,8 +22,8 @@ from _signal import (
     ITIMER_PROF,
     ITIMER_REAL,
     ITIMER_VIRTUAL,
-    SIG_IGN,
     SIG_BLOCK,
+    SIG_IGN,
     SIGINT,
     default_int_handler,
     pthread_sigmask,
@@ -95,6 +95,7 @@ class FirstState:
             self._check_what_is_held()
             self._empty_directories()
             seed_generators()
+            self._seed_random()
             return streams
         except OSError as error:
             raise Unfit("%s: %s" % (name_of(error), message_of(error))) from None
@@ -173,6 +174,12 @@ class FirstState:
         """What it uploaded or wrote, unlike what it imported from the installed packages."""
         file = getattr(module, "__file__", None)
         return type(file) is str and any([file.startswith(top) for top in self._tops()])
+
+    def _seed_random(self) -> None:
+        """As it does by itself in every fork."""
+        random = _modules.get("random")
+        if random is not None:
+            random.seed()
 
     def _tops(self) -> tuple[str, ...]:
         return (self._places.work, self._places.temporary, _SHARED_MEMORY, self._places.private)
