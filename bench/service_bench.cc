@@ -1,9 +1,10 @@
 // What one trivial program costs from a client's first byte to the last byte of its answer, durable throughout, beside
 // what the machine itself takes, measured in the same run.
 //
-//   service_bench [SECONDS_PER_SERIES] [FILE.json]
+//   service_bench [SECONDS_PER_SERIES [FILE.json [PART_OF_NAME]]]
 //
-// A table goes to standard output, the same figures as JSON to the file.
+// A table goes to standard output, the same figures as JSON to the file ("-" for none). With a part of a name only the
+// series of servers with such a name are measured.
 #include <fcntl.h>
 #include <spawn.h>
 #include <sys/wait.h>
@@ -118,22 +119,37 @@ void measure_service(Report& report, const std::string& directory, const std::st
   std::filesystem::remove_all(data_dir);
 }
 
-int run(std::chrono::milliseconds duration, const char* json_path) {
+/// One kind of server, each measured with one client and with eight.
+struct Kind {
+  std::string name;
+  std::vector<std::string> flags;
+};
+
+const std::vector<Kind>& kinds() {
+  static const std::vector<Kind> kinds{
+      {"fresh, no preload", {}},
+      {"fresh, NumPy preloaded", {"--preload", "numpy"}},
+      {"reused, no preload", {"--max-requests-per-worker", "0"}},
+      {"reused, NumPy preloaded", {"--max-requests-per-worker", "0", "--preload", "numpy"}},
+  };
+  return kinds;
+}
+
+int run(std::chrono::milliseconds duration, const std::string& json_path, const std::string& part_of_name) {
   char directory[] = "/var/tmp/kcoral-bench-XXXXXX";
   if (::mkdtemp(directory) == nullptr) return 1;
   Report report;
   report.add("floor: fork, namespaces, exit, wait", measure_namespaces(500));
   report.add("floor: 4 KiB appended and synced", measure_sync(directory, 1000));
   report.add("floor: loopback round trip", measure_loopback(5000));
-  measure_service(report, directory, "fresh, no preload", {"--num-workers", "2"}, duration);
-  measure_service(report, directory, "fresh, NumPy preloaded", {"--num-workers", "2", "--preload", "numpy"}, duration);
-  const std::vector<std::string> reuse = {"--num-workers", "2", "--max-requests-per-worker", "0"};
-  measure_service(report, directory, "reused, no preload", reuse, duration);
-  std::vector<std::string> reuse_with_numpy = reuse;
-  reuse_with_numpy.insert(reuse_with_numpy.end(), {"--preload", "numpy"});
-  measure_service(report, directory, "reused, NumPy preloaded", reuse_with_numpy, duration);
+  for (const Kind& kind : kinds()) {
+    if (kind.name.find(part_of_name) == std::string::npos) continue;
+    std::vector<std::string> flags{"--num-workers", "2"};
+    flags.insert(flags.end(), kind.flags.begin(), kind.flags.end());
+    measure_service(report, directory, kind.name, std::move(flags), duration);
+  }
   std::filesystem::remove_all(directory);
-  if (json_path != nullptr) std::ofstream(json_path) << report.rows().dump(2) << '\n';
+  if (json_path != "-") std::ofstream(json_path) << report.rows().dump(2) << '\n';
   return report.failed() ? 1 : 0;
 }
 
@@ -143,9 +159,9 @@ int run(std::chrono::milliseconds duration, const char* json_path) {
 int main(int argc, char** argv) {
   const double seconds = argc > 1 ? std::atof(argv[1]) : 5;
   if (seconds <= 0) {
-    std::fprintf(stderr, "usage: service_bench [SECONDS_PER_SERIES] [FILE.json]\n");
+    std::fprintf(stderr, "usage: service_bench [SECONDS_PER_SERIES [FILE.json [PART_OF_NAME]]]\n");
     return 2;
   }
-  return kcoral::bench::run(std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000)),
-                            argc > 2 ? argv[2] : nullptr);
+  return kcoral::bench::run(std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000)), argc > 2 ? argv[2] : "-",
+                            argc > 3 ? argv[3] : "");
 }

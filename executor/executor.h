@@ -65,6 +65,9 @@ class ExecutorEvents {
   virtual void on_running(int pid) = 0;
   virtual void on_records(std::vector<RunRecord> records) = 0;
   virtual void on_outcome(RunReport report) = 0;
+  /// After the outcome: processes of the program could not be ended, and the slot stays out of use. `on_idle` comes
+  /// once they are gone after all.
+  virtual void on_quarantined(std::string reason) = 0;
   /// The executor died or broke; a run that it had is lost. It restarts itself (with a growing pause) and `on_idle`
   /// comes again, unless `permanent`: then the environment is at fault and `reason` says what to do.
   virtual void on_lost(std::string reason, bool permanent) = 0;

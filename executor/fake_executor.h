@@ -10,6 +10,7 @@
 //   kOutcomeAfterCancel  hangs; a cancel comes too late: the program completes
 //   kAnswerTwice         sends its outcome twice (a broken executor; users must not answer twice)
 //   kSlowAftermath       answers, but comes idle only when told (`become_idle`)
+//   kQuarantine          answers, but leaves processes that cannot be ended; comes idle only when told
 //   kLateRecords         answers, then sends an audit record before it is idle
 //
 // Belongs to its loop's thread, like every Executor.
@@ -38,6 +39,7 @@ enum class Fault {
   kOutcomeAfterCancel,
   kAnswerTwice,
   kSlowAftermath,
+  kQuarantine,
   kLateRecords,
 };
 
@@ -130,6 +132,7 @@ class FakeExecutor : public Executor {
     if (fault == Fault::kLateRecords) {
       events_->on_records({{loop_.clock().wall_now(), R"("event":"process_exited","signal":9)"}});
     }
+    if (fault == Fault::kQuarantine) return events_->on_quarantined("processes could not be ended");
     if (fault != Fault::kSlowAftermath) become_idle();
   }
 

@@ -161,6 +161,7 @@ Status RemoteExecutor::take_frame_about_run(const std::string& type, Frame frame
   if (!run) return fail(run.error());
   if (run_ != *run) return fail(ErrorKind::kEngine, "it is about a run that the executor does not have");
   if (type == "records") return take_records(frame);
+  if (type == "quarantined") return take_quarantined(frame);
   if (!is_outcome_due_) return fail(ErrorKind::kEngine, "it comes after the outcome");
   if (type == "running") return take_running(frame);
   if (type == "outcome_data") return report_.on_outcome_data(std::move(frame));
@@ -218,6 +219,14 @@ Status RemoteExecutor::take_broken(const Frame& frame) {
   auto permanent = boolean_field(frame.body, "permanent");
   if (!permanent) return fail(permanent.error());
   lose(*message, *permanent);
+  return {};
+}
+
+Status RemoteExecutor::take_quarantined(const Frame& frame) {
+  auto message = string_field(frame.body, "message");
+  if (!message) return fail(message.error());
+  if (is_outcome_due_) return fail(ErrorKind::kEngine, "it comes before the outcome");
+  events_->on_quarantined(std::move(*message));
   return {};
 }
 

@@ -68,6 +68,7 @@ class RemoteExecutor : public Executor {
   Status take_records(const Frame& frame);
   Status take_outcome(Frame frame);
   Status take_broken(const Frame& frame);
+  Status take_quarantined(const Frame& frame);
   void on_process_ended();
   void lose(const std::string& reason, bool permanent);
   void kill_process();

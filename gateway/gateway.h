@@ -49,6 +49,13 @@ struct GatewayConfig {
   std::chrono::milliseconds stop_flush_wait = std::chrono::seconds(5);  // for answers being sent when it stops
 };
 
+/// An executor that is out of use, since processes of a program could not be ended.
+struct QuarantinedExecutor {
+  std::string name;
+  WallTime since{};
+  std::string reason;
+};
+
 struct HealthFacts {
   std::string instance_id;
   WallTime started_at{};
@@ -56,6 +63,7 @@ struct HealthFacts {
   uint64_t request_capacity = 0;
   uint64_t requests_in_progress = 0;
   uint64_t requests_waiting = 0;
+  std::vector<QuarantinedExecutor> quarantined;
   std::optional<std::string> arch;
   std::map<std::string, std::string> versions;
   std::string status = "ok";

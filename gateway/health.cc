@@ -7,6 +7,10 @@ namespace kcoral::gateway {
 schema::Answer make_health_answer(const HealthFacts& facts) {
   nlohmann::ordered_json target = nlohmann::ordered_json::object();
   if (facts.arch) target["arch"] = *facts.arch;
+  nlohmann::ordered_json quarantined = nlohmann::ordered_json::array();
+  for (const QuarantinedExecutor& each : facts.quarantined) {
+    quarantined.push_back({{"executor", each.name}, {"since", rfc3339(each.since)}, {"reason", each.reason}});
+  }
   const nlohmann::ordered_json document = {
       {"status", facts.status},
       {"instance_id", facts.instance_id},
@@ -16,6 +20,7 @@ schema::Answer make_health_answer(const HealthFacts& facts) {
        {{"request_capacity", facts.request_capacity},
         {"requests_in_progress", facts.requests_in_progress},
         {"requests_waiting", facts.requests_waiting}}},
+      {"quarantined", quarantined},
       {"target", target},
       {"versions", facts.versions},
   };

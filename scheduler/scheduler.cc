@@ -12,11 +12,12 @@ constexpr auto kClaimRetry = std::chrono::seconds(1);
 
 Scheduler::Scheduler(std::vector<std::unique_ptr<executor::Executor>> executors, store::Store& store, EventLoop& loop,
                      SchedulerConfig config)
-    : store_(store), loop_(loop), capacity_(executors.size()) {
+    : store_(store), loop_(loop) {
   KCORAL_CHECK(!executors.empty());
   for (auto& executor : executors) {
     slots_.push_back(std::make_unique<Slot>(std::move(executor), store, loop, *this, config.response_bytes_max));
   }
+  update_capacity();
   store_.set_work_listener([this] {
     loop_.post([this] {
       if (started_) dispatch();
@@ -38,7 +39,26 @@ void Scheduler::drain(std::chrono::milliseconds grace, std::function<void()> dra
   check_drained();
 }
 
+Scheduler::Capacity Scheduler::capacity() const {
+  const MutexLock lock(capacity_mutex_);
+  return capacity_;
+}
+
+void Scheduler::update_capacity() {
+  Capacity capacity;
+  for (const auto& slot : slots_) {
+    if (slot->state() == Slot::State::kQuarantined) {
+      capacity.quarantined.push_back({slot->name(), slot->quarantine().since, slot->quarantine().reason});
+    } else if (slot->state() != Slot::State::kBroken) {
+      ++capacity.slots;
+    }
+  }
+  const MutexLock lock(capacity_mutex_);
+  capacity_ = std::move(capacity);
+}
+
 void Scheduler::on_slot_changed() {
+  update_capacity();
   report_ready_once();
   if (draining_) return check_drained();
   if (started_) dispatch();
@@ -46,8 +66,9 @@ void Scheduler::on_slot_changed() {
 
 void Scheduler::on_slot_broken(const std::string& slot, const std::string& reason) {
   spdlog::error("{} is given up: {}", slot, reason);
-  --capacity_;
-  if (!started_ || capacity_ == 0) report_unable_once({ErrorKind::kEnvironment, reason});
+  const bool all_broken =
+      std::all_of(slots_.begin(), slots_.end(), [](const auto& each) { return each->state() == Slot::State::kBroken; });
+  if (!started_ || all_broken) report_unable_once({ErrorKind::kEnvironment, reason});
 }
 
 void Scheduler::report_unable_once(Error error) {

@@ -7,7 +7,6 @@
 // the loop does not run.
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -15,6 +14,7 @@
 #include <vector>
 
 #include "base/event_loop.h"
+#include "base/mutex.h"
 #include "executor/executor.h"
 #include "scheduler/slot.h"
 #include "store/store.h"
@@ -43,8 +43,17 @@ class Scheduler final : public SlotOwner {
   /// Requires: the store's recovery is done.
   void start(Callbacks callbacks);
 
-  /// How many programs can run at once: slots that were not given up. Thread-safe.
-  size_t capacity() const { return capacity_; }
+  struct Quarantined {
+    std::string executor;
+    WallTime since{};
+    std::string reason;
+  };
+  struct Capacity {
+    size_t slots = 0;  // how many programs can run at once: neither given up nor quarantined
+    std::vector<Quarantined> quarantined;
+  };
+  /// Thread-safe.
+  Capacity capacity() const;
 
   /// Claims no more; `drained` runs when nothing runs any more and every outcome is committed. What still runs after
   /// `grace` is abandoned.
@@ -53,6 +62,7 @@ class Scheduler final : public SlotOwner {
  private:
   void on_slot_changed() override;
   void on_slot_broken(const std::string& slot, const std::string& reason) override;
+  void update_capacity();
   void report_ready_once();
   void report_unable_once(Error error);
   void dispatch();
@@ -69,7 +79,8 @@ class Scheduler final : public SlotOwner {
   bool draining_ = false;
   bool retry_armed_ = false;
   uint64_t claims_pending_ = 0;
-  std::atomic<size_t> capacity_;
+  mutable Mutex capacity_mutex_;
+  Capacity capacity_ KCORAL_GUARDED_BY(capacity_mutex_);
 };
 
 }  // namespace kcoral::scheduler

@@ -57,6 +57,7 @@ void Slot::give_up(const std::string& reason) {
 void Slot::on_idle(const executor::ExecutorInfo& info) {
   flush_records();
   info_ = info;
+  if (state_ == State::kQuarantined) spdlog::warn("{} is back: those processes are gone", name());
   move_to(State::kIdle);
 }
 
@@ -79,6 +80,12 @@ void Slot::on_outcome(executor::RunReport report) {
            store_.finish(fence, completion, std::move(done));
          });
   move_to(State::kClearing);
+}
+
+void Slot::on_quarantined(std::string reason) {
+  spdlog::error("{} is quarantined until they are gone: {}", name(), reason);
+  quarantine_ = {loop_.clock().wall_now(), std::move(reason)};
+  move_to(State::kQuarantined);
 }
 
 void Slot::on_lost(std::string reason, bool permanent) {

@@ -29,9 +29,15 @@ class Slot final : public executor::ExecutorEvents {
   enum class State {
     kStarting,  // its executor is not ready yet, or being rebuilt
     kIdle,
-    kRunning,   // has a request whose outcome is not known
-    kClearing,  // the outcome is known; the program's processes are being ended
-    kBroken,    // the environment is at fault; it will not come back
+    kRunning,      // has a request whose outcome is not known
+    kClearing,     // the outcome is known; the program's processes are being ended
+    kQuarantined,  // they could not be ended; it comes back once they are gone after all
+    kBroken,       // the environment is at fault; it will not come back
+  };
+
+  struct Quarantine {
+    WallTime since{};
+    std::string reason;
   };
 
   Slot(std::unique_ptr<executor::Executor> executor, store::Store& store, EventLoop& loop, SlotOwner& owner,
@@ -42,6 +48,8 @@ class Slot final : public executor::ExecutorEvents {
   const std::string& name() const { return executor_->name(); }
   int executor_pid() const { return executor_->pid(); }
   const executor::ExecutorInfo& info() const { return info_; }
+  /// Requires: it is quarantined.
+  const Quarantine& quarantine() const { return quarantine_; }
   bool is_claiming() const { return is_claiming_; }
   /// Outcomes handed to the store whose commit is not confirmed yet.
   int commits_pending() const { return commits_pending_; }
@@ -58,6 +66,7 @@ class Slot final : public executor::ExecutorEvents {
   void on_running(int pid) override;
   void on_records(std::vector<executor::RunRecord> records) override;
   void on_outcome(executor::RunReport report) override;
+  void on_quarantined(std::string reason) override;
   void on_lost(std::string reason, bool permanent) override;
 
  private:
@@ -80,6 +89,7 @@ class Slot final : public executor::ExecutorEvents {
   State state_ = State::kStarting;
   bool is_claiming_ = false;  // asked the store for a request; the executor may be lost and come back meanwhile
   executor::ExecutorInfo info_;
+  Quarantine quarantine_;
   std::optional<store::Fence> fence_;  // of the request it has, or had last: late records go to it
   std::chrono::microseconds queued_{};
   std::vector<store::AuditRecord> records_;  // not yet given to the store

@@ -206,7 +206,9 @@ gateway::HealthFacts Server::health() const {
   gateway::HealthFacts facts;
   facts.instance_id = instance_id_.str();
   facts.started_at = started_at_;
-  facts.request_capacity = scheduler_->capacity();
+  const scheduler::Scheduler::Capacity capacity = scheduler_->capacity();
+  facts.request_capacity = capacity.slots;
+  for (const auto& each : capacity.quarantined) facts.quarantined.push_back({each.executor, each.since, each.reason});
   facts.requests_in_progress = counts.in_progress;
   facts.requests_waiting = counts.queued;
   const MutexLock lock(health_mutex_);

@@ -2,6 +2,7 @@
 // because it runs in the interpreter of somebody else's choice, in the child of a fork.
 #include "executor/sandbox/namespaces.h"
 
+#include <fcntl.h>
 #include <linux/capability.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -16,6 +17,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <string_view>
 
 #define KCORAL_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -108,6 +110,18 @@ int set_limits(const kcoral_program_limits& limits, const Report& report) {
   return 0;
 }
 
+/// When the machine runs out of memory the kernel ends programs, not the server or a zygote.
+int be_first_out_of_memory(const Report& report) {
+  constexpr const char* kPath = "/proc/self/oom_score_adj";
+  constexpr std::string_view kHighest = "1000";
+  const int fd = open(kPath, O_WRONLY | O_CLOEXEC);
+  if (fd < 0) return report.failed("open", kPath);
+  const bool written = write(fd, kHighest.data(), kHighest.size()) == static_cast<ssize_t>(kHighest.size());
+  if (!written) report.failed("write", kPath);
+  close(fd);
+  return written ? 0 : -1;
+}
+
 int drop_privileges(const Report& report) {
   if (prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) != 0) return report.failed("clear ambient capabilities");
   __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
@@ -153,6 +167,7 @@ KCORAL_EXPORT int kcoral_enter_program(const kcoral_program_limits* limits, cons
   if (setsid() < 0) return report.failed("make a session");
   if (unshare(CLONE_NEWNS | CLONE_NEWIPC) != 0) return report.failed("make mount and ipc namespaces");
   if (make_mounts(*limits, report) != 0) return -1;
+  if (be_first_out_of_memory(report) != 0) return -1;
   if (set_limits(*limits, report) != 0) return -1;
   if (drop_privileges(report) != 0) return -1;
   return load_filter(filter, filter_bytes, report);

@@ -231,18 +231,14 @@ void ProgramRun::on_runtime_gone() {
 void ProgramRun::on_kill_wait_over() {
   kill_timer_.reset();
   if (is_done_) return;
-  is_done_ = true;
   if (!verdict_) verdict_ = verdict_on_death();
-  const std::string note = fmt::format("; its processes could not be ended within {} s, and the slot is quarantined",
-                                       limits::kKillWait.count());
-  if (verdict_->error) {
-    verdict_->error->message += note;
-  } else {
-    verdict_->message += note;
-  }
+  const std::string fault = fmt::format("processes could not be ended within {} s", limits::kKillWait.count());
+  std::string& message = verdict_->error ? verdict_->error->message : verdict_->message;
+  message += "; its " + fault + ", and the slot is quarantined";
   if (!outcome_sent_ && !send_outcome()) return;
-  records_.flush();
-  handlers_.on_done(Aftermath::kQuarantine);
+  nlohmann::json quarantined = frame_about(request_.run, "quarantined");
+  quarantined["message"] = fmt::format("{} of request {}", fault, request_.run.request_id.str());
+  handlers_.send(quarantined, {});
 }
 
 ProgramRun::Verdict ProgramRun::verdict_on_death() const {

@@ -4,7 +4,8 @@
 // cleaned away, unless the runtime is kept. Where the outcome itself cannot be made (no memory, no descriptors),
 // `on_broken` comes instead, and nothing after it. An answer (the runtime completed, or an instruction failed) goes out
 // at once; every other ending (deadline, cancel, a runtime that died or said what it must not) goes out when the
-// program's processes are gone, or after limits::kKillWait without that, and then says so. The first ending wins.
+// program's processes are gone. Processes that live on for limits::kKillWait quarantine the slot: the outcome goes out
+// and says so, the server is told, and `on_done` comes when they are gone after all. The first ending wins.
 //
 // Belongs to its loop's thread. `on_done` and `on_broken` may destroy it only after returning to the loop.
 #pragma once
@@ -39,9 +40,8 @@ struct RunRequest {
 class ProgramRun final : private RuntimeEvents {
  public:
   enum class Aftermath {
-    kClean,       // nothing of it is left
-    kKept,        // its runtime is, as was wanted
-    kQuarantine,  // its processes could not be ended
+    kClean,  // nothing of it is left
+    kKept,   // its runtime is, as was wanted
   };
   struct Handlers {
     std::function<void(const nlohmann::json& body, std::vector<OutgoingFd> fds)> send;  // to the server

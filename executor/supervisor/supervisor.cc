@@ -247,12 +247,9 @@ void Supervisor::on_run_done(ProgramRun::Aftermath aftermath) {
   run_.reset();
   if (is_broken_) return;
   if (aftermath == ProgramRun::Aftermath::kClean) return say_idle();
-  if (aftermath == ProgramRun::Aftermath::kKept) {
-    return standby_->give_back(std::move(kept), [this] {
-      if (!is_broken_) say_idle();
-    });
-  }
-  break_off("a program's processes could not be ended; the slot is replaced", /*permanent=*/false);
+  standby_->give_back(std::move(kept), [this] {
+    if (!is_broken_) say_idle();
+  });
 }
 
 void Supervisor::break_off(const std::string& message, bool permanent) {

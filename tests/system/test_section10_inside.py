@@ -136,6 +136,9 @@ class TestSandbox:
         )
         assert server.run(source).value() == [[-1, 1]] * 3
 
+    def test_it_is_the_first_to_end_when_the_machine_runs_out_of_memory(self, server):
+        assert see(server, "open('/proc/self/oom_score_adj').read().strip()") == "1000"
+
     def test_it_sees_only_its_own_processes(self, server):
         names = see(server, "[open(f'/proc/{n}/comm').read().strip() for n in os.listdir('/proc') if n.isdigit()]")
         assert len(names) == 2 and "kcoral-init" in names

@@ -14,6 +14,7 @@ class Notes : public ExecutorEvents {
   void on_outcome(RunReport report) override {
     note(report.ending == schema::Outcome::Ending::kCancelled ? "cancelled" : "outcome");
   }
+  void on_quarantined(std::string) override { note("quarantined"); }
   void on_lost(std::string, bool permanent) override { note(permanent ? "broken" : "lost"); }
 
   std::vector<std::string> names;
@@ -63,6 +64,7 @@ TEST(FakeExecutor, PlaysItsFaults) {
   EXPECT_EQ(play(Fault::kBreakForGood), (Names{"idle", "running", "broken"}));
   EXPECT_EQ(play(Fault::kAnswerTwice), (Names{"idle", "running", "outcome", "outcome", "idle"}));
   EXPECT_EQ(play(Fault::kSlowAftermath), (Names{"idle", "running", "outcome"}));
+  EXPECT_EQ(play(Fault::kQuarantine), (Names{"idle", "running", "outcome", "quarantined"}));
   EXPECT_EQ(play(Fault::kLateRecords), (Names{"idle", "running", "outcome", "records", "idle"}));
   EXPECT_EQ(play(Fault::kHang, [](FakeExecutor& executor, const Uuid&) { executor.die("x"); }),
             (Names{"idle", "running", "lost", "idle"}));

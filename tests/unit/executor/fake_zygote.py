@@ -159,18 +159,20 @@ def prepare(sandbox, frame, fds, children):
         os.close(fd)
 
 
-report_ends = True
+may_report_ends = lambda: True  # asked again and again until it says so
+unreported = []
 
 
 def reap(children):
     while children:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid == 0:
-            return
+            break
         run, process = children.pop(pid)
         how = {"signal": os.WTERMSIG(status)} if os.WIFSIGNALED(status) else {"code": os.WEXITSTATUS(status)}
-        if report_ends:
-            send("exited", id=run, process=process, **how)
+        unreported.append({"id": run, "process": process, **how})
+    while unreported and may_report_ends():
+        send("exited", **unreported.pop(0))
 
 
 prepare_hook = None
@@ -190,7 +192,7 @@ def main():
     child_ends = (ctypes.c_uint64 * 16)(1 << (signal.SIGCHLD - 1))
     ends = ctypes.CDLL(None).signalfd(-1, child_ends, os.O_CLOEXEC | os.O_NONBLOCK)
     while True:
-        ready, _, _ = select.select([3, ends], [], [])
+        ready, _, _ = select.select([3, ends], [], [], 0.02 if unreported else None)
         if ends in ready:
             os.read(ends, 128)
         reap(children)

@@ -501,8 +501,16 @@ TEST_F(Scripted, PrepareThatFailsIsAnEngineError) {
 }
 
 TEST_F(Scripted, ProcessesThatCannotBeEndedQuarantineTheSlot) {
-  // A zygote that never reports the end stands for a process that does not end.
-  const auto slot = make_slot("report_ends = False");
+  // A zygote that does not report the end stands for a process that does not end.
+  const TemporaryDirectory signs("/var/tmp");  // a slot has a /tmp of its own
+  std::filesystem::permissions(signs.path(), std::filesystem::perms(0755));
+  const std::string sign = signs.path() / "end";
+  const auto slot = std::make_unique<SlotHarness>([&](ExecutorConfig& config) {
+    config.executor_path = *executable_;
+    config.standby = 0;
+    config.read_only_paths.push_back(signs.path());
+    config.environment["KCORAL_FAKE_ZYGOTE"] = "may_report_ends = lambda: os.path.exists('" + sign + "')";
+  });
   ASSERT_TRUE(slot->start_and_wait());
   Assignment assignment = slot->make_assignment(scripted("started(0)\nimport time; time.sleep(60)"));
   assignment.timeout = std::chrono::milliseconds(100);
@@ -510,9 +518,15 @@ TEST_F(Scripted, ProcessesThatCannotBeEndedQuarantineTheSlot) {
   ASSERT_TRUE(slot->log().wait_for_outcome(1));
   EXPECT_EQ(slot->log().last_report().ending, Ending::kTimedOut);
   EXPECT_NE(slot->log().last_report().error_message.find("the slot is quarantined"), std::string::npos);
-  ASSERT_TRUE(slot->log().wait_for_lost(1));
-  EXPECT_FALSE(slot->log().lost()[0].permanent);
+  ASSERT_TRUE(slot->log().wait_for_quarantine(1));
+  EXPECT_NE(slot->log().last_quarantine().find(assignment.request_id.str()), std::string::npos);
+  EXPECT_EQ(slot->log().idle_count(), 1u);
+  EXPECT_EQ(slot->log().outcome_count(), 1u);
+
+  std::ofstream(sign) << "now";
   ASSERT_TRUE(slot->log().wait_for_idle(2));
+  EXPECT_EQ(slot->run(scripted(std::string(kAnswer) + "completed()")).ending, Ending::kCompleted);
+  EXPECT_TRUE(slot->log().lost().empty());
 }
 
 }  // namespace

@@ -28,8 +28,8 @@ inline constexpr std::chrono::seconds kTestWait{60};
 /// An empty directory that is removed at the end.
 class TemporaryDirectory {
  public:
-  TemporaryDirectory() {
-    std::string name = (std::filesystem::temp_directory_path() / "kcoral-test-XXXXXX").string();
+  explicit TemporaryDirectory(const std::filesystem::path& parent = std::filesystem::temp_directory_path()) {
+    std::string name = (parent / "kcoral-test-XXXXXX").string();
     EXPECT_NE(::mkdtemp(name.data()), nullptr);
     path_ = name;
   }
@@ -126,6 +126,9 @@ class EventLog : public ExecutorEvents {
   void on_outcome(RunReport report) override {
     note([&]() KCORAL_REQUIRES(mutex_) { reports_.push_back(std::move(report)); });
   }
+  void on_quarantined(std::string reason) override {
+    note([&]() KCORAL_REQUIRES(mutex_) { quarantines_.push_back(std::move(reason)); });
+  }
   void on_lost(std::string reason, bool permanent) override {
     note([&]() KCORAL_REQUIRES(mutex_) { lost_.push_back({std::move(reason), permanent}); });
   }
@@ -138,6 +141,9 @@ class EventLog : public ExecutorEvents {
   }
   bool wait_for_outcome(size_t count) {
     return wait([&]() KCORAL_REQUIRES(mutex_) { return reports_.size() >= count; });
+  }
+  bool wait_for_quarantine(size_t count) {
+    return wait([&]() KCORAL_REQUIRES(mutex_) { return quarantines_.size() >= count; });
   }
   bool wait_for_lost(size_t count) {
     return wait([&]() KCORAL_REQUIRES(mutex_) { return lost_.size() >= count; });
@@ -170,6 +176,10 @@ class EventLog : public ExecutorEvents {
   RunReport last_report() {
     const MutexLock lock(mutex_);
     return reports_.back();
+  }
+  std::string last_quarantine() {
+    const MutexLock lock(mutex_);
+    return quarantines_.back();
   }
   std::vector<Lost> lost() {
     const MutexLock lock(mutex_);
@@ -207,6 +217,7 @@ class EventLog : public ExecutorEvents {
   std::vector<int> pids_ KCORAL_GUARDED_BY(mutex_);
   std::vector<RunRecord> records_ KCORAL_GUARDED_BY(mutex_);
   std::vector<RunReport> reports_ KCORAL_GUARDED_BY(mutex_);
+  std::vector<std::string> quarantines_ KCORAL_GUARDED_BY(mutex_);
   std::vector<Lost> lost_ KCORAL_GUARDED_BY(mutex_);
 };
 

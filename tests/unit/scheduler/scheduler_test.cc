@@ -241,13 +241,46 @@ TEST_F(SchedulerTest, ABrokenEnvironmentIsReportedAtStart) {
 TEST_F(SchedulerTest, GoesOnWithFewerSlotsUntilNoneIsLeft) {
   make(2);
   ASSERT_TRUE(start());
-  EXPECT_EQ(scheduler_->capacity(), 2u);
+  EXPECT_EQ(scheduler_->capacity().slots, 2u);
   on_loop([&] { fakes_[0]->die("the disk is gone", /*permanent=*/true); });
   EXPECT_EQ(answer_of(submit())->http_status, 200);
-  EXPECT_EQ(scheduler_->capacity(), 1u);
+  EXPECT_EQ(scheduler_->capacity().slots, 1u);
   on_loop([&] { fakes_[1]->die("this one too", /*permanent=*/true); });
   EXPECT_EQ(unable_.get_future().get().message, "this one too");
-  EXPECT_EQ(scheduler_->capacity(), 0u);
+  EXPECT_EQ(scheduler_->capacity().slots, 0u);
+}
+
+TEST_F(SchedulerTest, AQuarantinedSlotIsShownAndTakesNothingUntilItIsBack) {
+  make(2);
+  fakes_[0]->play(Fault::kQuarantine);
+  const Uuid first = submit();
+  ASSERT_TRUE(start());
+  answer_of(first);
+  Scheduler::Capacity capacity;
+  on_loop([&] { capacity = scheduler_->capacity(); });
+  EXPECT_EQ(capacity.slots, 1u);
+  ASSERT_EQ(capacity.quarantined.size(), 1u);
+  EXPECT_EQ(capacity.quarantined[0].executor, "executor-0");
+  EXPECT_EQ(capacity.quarantined[0].reason, "processes could not be ended");
+  EXPECT_EQ(answer_of(submit())->http_status, 200);
+  EXPECT_EQ(fakes_[0]->assignments.size(), 1u);
+  on_loop([&] { fakes_[0]->become_idle(); });
+  on_loop([&] { capacity = scheduler_->capacity(); });
+  EXPECT_EQ(capacity.slots, 2u);
+  EXPECT_TRUE(capacity.quarantined.empty());
+}
+
+TEST_F(SchedulerTest, WithEverySlotQuarantinedRequestsWait) {
+  make(1);
+  fakes_[0]->play(Fault::kQuarantine);
+  const Uuid first = submit();
+  ASSERT_TRUE(start());
+  answer_of(first);
+  const Uuid second = submit();
+  on_loop([&] { EXPECT_EQ(scheduler_->capacity().slots, 0u); });
+  EXPECT_EQ(state_of(second), State::kQueued);
+  on_loop([&] { fakes_[0]->become_idle(); });
+  EXPECT_EQ(answer_of(second)->http_status, 200);
 }
 
 TEST_F(SchedulerTest, AnExecutorLostDuringAClaimHarmsNeitherThatRequestNorTheNext) {
