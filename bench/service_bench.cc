@@ -20,6 +20,7 @@
 
 #include "base/error.h"
 #include "base/unique_fd.h"
+#include "bench/cpu_times.h"
 #include "bench/floor.h"
 #include "bench/http_load.h"
 
@@ -71,6 +72,7 @@ class Server {
   }
 
   uint16_t port() const { return port_; }
+  pid_t pid() const { return pid_; }
 
  private:
   pid_t pid_ = -1;
@@ -79,23 +81,37 @@ class Server {
 
 class Report {
  public:
-  Report() { fmt::print("{:44} {:>9} {:>9} {:>9} {:>10}\n", "", "p50 ms", "p99 ms", "max ms", "a second"); }
+  Report() {
+    fmt::print("{:44} {:>9} {:>9} {:>9} {:>10}  {}\n", "", "p50 ms", "p99 ms", "max ms", "a second",
+               "CPU ms a program: server, executors, runtimes");
+  }
 
-  void add(const std::string& name, const Result<Series>& series) {
+  /// `spent`: what a server's processes took meanwhile, in all.
+  void add(const std::string& name, const Result<Series>& series, const CpuTimes* spent = nullptr) {
     if (!series) {
       fmt::print("{:44} failed: {}\n", name, series.error().message);
       failed_ = true;
       return;
     }
-    fmt::print("{:44} {:9.3f} {:9.3f} {:9.3f} {:10.1f}\n", name, series->quantile(0.5), series->quantile(0.99),
+    nlohmann::json row{{"name", name},
+                       {"count", series->ms.size()},
+                       {"p50_ms", series->quantile(0.5)},
+                       {"p99_ms", series->quantile(0.99)},
+                       {"max_ms", series->quantile(1)},
+                       {"per_second", series->per_second()}};
+    fmt::print("{:44} {:9.3f} {:9.3f} {:9.3f} {:10.1f}", name, series->quantile(0.5), series->quantile(0.99),
                series->quantile(1), series->per_second());
+    if (spent != nullptr) {
+      const auto programs = static_cast<double>(series->ms.size());
+      row["cpu_ms"] = {{"server", spent->server_ms / programs},
+                       {"executors", spent->executors_ms / programs},
+                       {"runtimes", spent->runtimes_ms / programs}};
+      fmt::print("  {:.2f} {:.2f} {:.2f}", spent->server_ms / programs, spent->executors_ms / programs,
+                 spent->runtimes_ms / programs);
+    }
+    fmt::print("\n");
     std::fflush(stdout);
-    rows_.push_back({{"name", name},
-                     {"count", series->ms.size()},
-                     {"p50_ms", series->quantile(0.5)},
-                     {"p99_ms", series->quantile(0.99)},
-                     {"max_ms", series->quantile(1)},
-                     {"per_second", series->per_second()}});
+    rows_.push_back(std::move(row));
   }
 
   bool failed() const { return failed_; }
@@ -112,8 +128,14 @@ void measure_service(Report& report, const std::string& directory, const std::st
   auto server = Server::start(data_dir, std::move(flags));
   if (!server) return report.add(name, fail(server.error()));
   for (const int clients : {1, 8}) {
-    Load load{(*server)->port(), clients, duration, kTrivialProgram};
-    report.add(fmt::format("{}, {} client{}", name, clients, clients == 1 ? "" : "s"), run_load(load));
+    const std::string series_name = fmt::format("{}, {} client{}", name, clients, clients == 1 ? "" : "s");
+    const auto before = cpu_times_of((*server)->pid());
+    const auto series = run_load({(*server)->port(), clients, duration, kTrivialProgram});
+    const auto after = cpu_times_of((*server)->pid());
+    if (!before || !after) return report.add(series_name, fail((before ? after : before).error()));
+    const CpuTimes spent{after->server_ms - before->server_ms, after->executors_ms - before->executors_ms,
+                         after->runtimes_ms - before->runtimes_ms};
+    report.add(series_name, series, &spent);
   }
   server->reset();
   std::filesystem::remove_all(data_dir);

@@ -181,6 +181,11 @@ def reset_signals(mask: Iterable[int]) -> None:
     pthread_sigmask(SIG_SETMASK, mask)
 
 
+def signal_handlers() -> list[int]:
+    """Of each signal the identity of its handler: comparing handlers themselves may call the program's code."""
+    return [id(getsignal(number)) for number in range(1, _SIGNAL_MAX + 1)]
+
+
 def seed_generators() -> None:
     """Forks of one zygote must not draw the same numbers: called in the zygote between them. (CUDA's generators seed
     themselves when CUDA starts, and `random` does in every fork.)"""

@@ -7,7 +7,7 @@ that comes back into our code must not speak for its parent, so sending from any
 
 from __future__ import annotations
 
-from posix import _exit, close, getpid
+from posix import _exit, close, getpid, write
 from typing import Any, NoReturn, Optional, Sequence
 
 from jsontext import parse, to_text
@@ -39,13 +39,21 @@ class Channel:
 
     def send(self, type: str, fields: Optional[dict[str, Any]] = None, fds: Sequence[int] = ()) -> None:
         """Sends one frame; the descriptors stay the caller's."""
-        if getpid() != self._owner:
-            _exit(0)
+        self._check_owner()
         body: dict[str, Any] = {"type": type}
         if fields is not None:
             body.update(fields)
         # Only text that is not ours can hold lone surrogates, and only in messages for people.
         send_packet(self.fd, to_text(body).encode("utf-8", "replace"), fds)
+
+    def send_progress(self, type: str, index: int) -> None:
+        """What `send` does with {"index": index}: an instruction's start is said often."""
+        self._check_owner()
+        write(self.fd, b'{"type":"%b","index":%d}' % (type.encode(), index))
+
+    def _check_owner(self) -> None:
+        if getpid() != self._owner:
+            _exit(0)
 
     def receive(self) -> Optional[Frame]:
         """Waits for the next frame; None once the other side has closed."""

@@ -3,7 +3,7 @@
 Theory of operation. The program was checked when it was admitted: every field is there and of its type, every
 reference leads to an earlier instruction. An instruction makes a handle or fails the program. Code of the program is
 only ever called through the Boundary. After each instruction the program's output is flushed before the executor
-hears of its end, so that output and outcome never disagree.
+hears of the next, so that output and outcome never disagree.
 
 A failure is an InstructionFailed with one of the contract's kinds. Anything else that reaches `run_program` is our
 own failure, or the program's attack on us; either way it becomes an answer.
@@ -45,12 +45,14 @@ class Handle:
 class Execution:
     """One program on its way."""
 
-    def __init__(self, channel: Channel, boundary: Boundary, places: Places, blobs: dict[str, Blob]) -> None:
+    def __init__(
+        self, channel: Channel, boundary: Boundary, places: Places, blobs: dict[str, Blob], needs_lease: bool
+    ) -> None:
         """Requires: `blobs` holds every blob of the program, each knowing its number of uses."""
         self._channel = channel
         self._boundary = boundary
         self._blobs = blobs
-        self._lease = Lease(channel)
+        self._lease = Lease(channel, needs_lease)
         self._directory = WorkingDirectory(places.work)
         self._modules = PythonModules(places.modules, boundary)
         self._libraries = Libraries(places.libraries, boundary)
@@ -59,17 +61,15 @@ class Execution:
         self._arrays = ArrayCodec(lambda: self._lease.acquire(self._index))
 
     def run_program(self, instructions: list[dict[str, Any]]) -> None:
-        """Reports every instruction, then `completed` or the failure that ended the program."""
+        """Reports each instruction as it starts, then `completed` or the failure that ended the program."""
         for self._index, instruction in enumerate(instructions):
-            place = {"index": self._index}
-            self._channel.send("started", place)
+            self._channel.send_progress("started", self._index)
             try:
                 self._perform(instruction)
                 self._boundary.flush()
             except BaseException as raised:
                 self._fail(raised)
                 return
-            self._channel.send("finished", place)
         self._channel.send("completed")
 
     def _fail(self, raised: BaseException) -> None:

@@ -50,6 +50,10 @@ _SOL_SOCKET = 1
 _SCM_RIGHTS = 1
 _IOLBF = 1
 _IN_FLIGHT_PAUSE_MS = 10
+_SHM_INFO, _SEM_INFO, _MSG_INFO = 14, 19, 12  # see shmctl(2), semctl(2), msgctl(2)
+_IPC_FACTS = 32  # more than any of their structures holds
+_POINTER_BYTES = ctypes.sizeof(c_void_p)
+_String = c_char_p
 
 PACKET_BYTES_MAX = 64 * 1024  # schema/limits.h, kFrameBytesMax
 PACKET_FDS_MAX = 64  # schema/limits.h, kFrameFdsMax
@@ -97,6 +101,10 @@ _poll = _bind("poll", c_int, c_void_p, c_ulong, c_int)
 _fflush = _bind("fflush", c_int, c_void_p)
 _setvbuf = _bind("setvbuf", c_int, c_void_p, c_char_p, c_int, c_size_t)
 _clearenv = _bind("clearenv", c_int)
+_shmctl = _bind("shmctl", c_int, c_int, c_int, c_void_p)
+_semctl = _bind("semctl", c_int, c_int, c_int, c_int, c_void_p)
+_msgctl = _bind("msgctl", c_int, c_int, c_int, c_void_p)
+_environ = c_void_p.in_dll(_libc, "environ")
 _c_stdout = c_void_p.in_dll(_libc, "stdout")
 _Bytes = c_char  # captured: `c_char * n` makes the buffer types below
 
@@ -157,8 +165,32 @@ def buffer_c_output_by_lines() -> None:
     _setvbuf(_c_stdout, None, _IOLBF, 0)
 
 
+def environment_strings() -> list[bytes]:
+    """The environment as C code has it: NAME=VALUE, in its order."""
+    strings = []
+    address = _environ.value
+    while address and (string := _String.from_address(address).value) is not None:
+        strings.append(string)
+        address += _POINTER_BYTES
+    return strings
+
+
 def clear_environment() -> None:
     _clearenv()
+
+
+def ipc_object_count() -> int:
+    """System V segments, semaphore sets and message queues of this ipc namespace; 0 on a kernel without them."""
+    count = 0
+    for function, arguments, place in (
+        (_shmctl, (0, _SHM_INFO), 0),  # used_ids of struct shm_info
+        (_semctl, (0, 0, _SEM_INFO), 7),  # semusz of struct seminfo
+        (_msgctl, (0, _MSG_INFO), 0),  # msgpool of struct msginfo
+    ):
+        facts = (c_int * _IPC_FACTS)()
+        if function(*arguments, addressof(facts)) >= 0:
+            count += facts[place]
+    return count
 
 
 def flush_c_output() -> None:

@@ -1,8 +1,8 @@
 """The GPU lease as the runtime sees it: held from the first instruction that needs it, given back around `cpu_only`
 runs.
 
-Theory of operation. The executor owns the lease; this is the side that asks. On a CPU server it is granted at once
-and without devices, so that there is one course of events everywhere.
+Theory of operation. The executor owns the lease; this is the side that asks. On a CPU server there is nothing to
+lease: `held` from the first to the last instruction.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ from frames import Channel
 
 
 class Lease:
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, is_needed: bool) -> None:
+        """`is_needed`: the executor has devices to lease."""
         self._channel = channel
-        self._held = False
+        self._is_needed = is_needed
+        self._held = not is_needed
 
     def acquire(self, index: int) -> None:
         """Waits until the lease is held. `index`: the instruction that needs it."""
@@ -26,7 +28,7 @@ class Lease:
 
     def release(self, index: int) -> None:
         """Requires: nothing is running on the GPU."""
-        if self._held:
+        if self._held and self._is_needed:
             self._channel.send("lease_release", {"index": index})
             self._held = False
 

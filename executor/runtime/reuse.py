@@ -5,6 +5,10 @@ files, environment, working directory, uploaded modules, `__main__`, builtins, s
 be put back (a thread, a child, a descriptor or an ipc object left behind, other limits) makes the process unfit: it says
 so, and is replaced.
 
+It happens between any two programs, so what takes long is done only after a cheap look that something has changed:
+which pid was the last one given in this namespace, the signal masks of /proc/self/status, the size of a directory
+(tmpfs counts entries in it).
+
 This is tidying up, not isolation. Modules that a program imported stay imported, with whatever it changed in them
 (warning filters, logging handlers, the decimal context, an event loop, a start method), and so do fork and audit hooks,
 which cannot be taken back. A program that wants to reach its successors can. A fresh process for each program is the
@@ -33,25 +37,52 @@ from _signal import (
 )
 from _signal import signal as set_signal
 from _thread import stack_size
-from os import O_CLOEXEC, O_DIRECTORY, O_NOFOLLOW, O_RDONLY, chdir, chmod, fstat, listdir, mkdir, rmdir, scandir, unlink
+from os import (
+    O_CLOEXEC,
+    O_DIRECTORY,
+    O_NOFOLLOW,
+    O_RDONLY,
+    chdir,
+    chmod,
+    fstat,
+    listdir,
+    lstat,
+    mkdir,
+    pread,
+    putenv,
+    rmdir,
+    scandir,
+    unlink,
+)
 from os import close as close_fd
 from os import open as open_fd
-from os import stat as stat_of
 from resource import getrlimit
-from time import tzset
+from time import sleep, tzset
 from typing import Any
 
-from environment import Streams, forget_temporary_directory, fresh_main, own_directories, reset_signals, seed_generators
+from environment import (
+    Streams,
+    forget_temporary_directory,
+    fresh_main,
+    own_directories,
+    reset_signals,
+    seed_generators,
+    signal_handlers,
+)
 from errors import message_of, name_of, sources
-from kernel import clear_environment
+from kernel import clear_environment, environment_strings, ipc_object_count
 from namespaces import Places
 
 _DIRECTORY = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC
 _SHARED_MEMORY = "/dev/shm"
-_IPC_LISTS = ("/proc/sysvipc/shm", "/proc/sysvipc/sem", "/proc/sysvipc/msg")
+_FILE_BYTES_MAX = 8192  # of the files of /proc that are read here
+_SIGNAL_LINES = (b"SigPnd", b"ShdPnd", b"SigIgn", b"SigCgt")
+_SIGNALS_OF_LIBC = 3 << 31  # 32 and 33
 # Restored in place, since others hold these very objects; import hooks stay, as the packages do that made them.
 _LISTS = ("path", "argv", "orig_argv", "warnoptions")
 _KEPT = (*_LISTS, "modules", "meta_path", "path_hooks", "path_importer_cache")
+_ENDING_WAITS = 20
+_ENDING_PAUSE_SECONDS = 0.001
 _LIMIT_COUNT = 16  # RLIM_NLIMITS of Linux
 _get_digits_max = getattr(sys, "get_int_max_str_digits", None)  # not in 3.10.0 to 3.10.6
 _set_digits_max = getattr(sys, "set_int_max_str_digits", None)
@@ -71,11 +102,19 @@ class FirstState:
         self._modules = dict(_modules)
         self._builtins = dict(vars(builtins))
         self._environ = os.environ
-        self._environment = dict(os.environ)
+        self._environ_members = dict(vars(os.environ))
+        self._environment = dict(vars(os.environ)["_data"])
+        self._environment_strings = environment_strings()
         self._sys = {name: value for name, value in vars(sys).items() if name not in _KEPT}
         self._lists = {name: list(getattr(sys, name)) for name in _LISTS}
         self._locale = setlocale(LC_ALL, None)
-        self._modes = [(path, stat_of(path).st_mode & 0o7777) for path in self._tops()]
+        self._own = own_directories(places)
+        self._emptied = (places.work, places.temporary, _SHARED_MEMORY, *self._own)
+        self._directories = {path: _facts_of_directory(path) for path in (*self._emptied, places.private)}
+        # Not every file system counts entries: those in the second of these are empty.
+        self._sizes_tell = self._directories[places.private][_SIZE] > self._directories[self._own[0]][_SIZE]
+        self._signals = _signal_masks(), signal_handlers()
+        self._last_pid = _last_pid()
         self._descriptors = _descriptors()
         self._limits = _limits()
         self._collects = (gc.get_threshold(), gc.get_debug(), list(gc.callbacks))
@@ -101,7 +140,17 @@ class FirstState:
             raise Unfit("%s: %s" % (name_of(error), message_of(error))) from None
 
     def _check_what_runs(self) -> None:
-        if len(listdir("/proc/self/task")) != 1:
+        last_pid = _last_pid()
+        if last_pid == self._last_pid:
+            return  # no thread and no process was started
+        self._last_pid = last_pid
+        # A thread that was joined ends a moment later.
+        for _ in range(_ENDING_WAITS):
+            is_alone = len(listdir("/proc/self/task")) == 1
+            if is_alone:
+                break
+            sleep(_ENDING_PAUSE_SECONDS)
+        if not is_alone:
             raise Unfit("a thread was left behind")
         processes = [name for name in listdir("/proc") if name.isdigit()]
         if len(processes) > 2:  # kcoral-init and this one
@@ -112,14 +161,15 @@ class FirstState:
             raise Unfit("descriptors were left behind, closed or replaced")
         if _limits() != self._limits:
             raise Unfit("limits or the priority were changed")
-        for path in _IPC_LISTS:
-            if _line_count(path) > 1:  # its heading
-                raise Unfit("an ipc object was left behind")
+        if ipc_object_count() > 0:
+            raise Unfit("an ipc object was left behind")
 
     def _restore_signals(self) -> None:
         set_wakeup_fd(-1)
         for timer in (ITIMER_REAL, ITIMER_VIRTUAL, ITIMER_PROF):
             setitimer(timer, 0)
+        if (_signal_masks(), signal_handlers()) == self._signals:
+            return
         for number in valid_signals():
             try:
                 set_signal(number, SIG_IGN)  # drops what is pending
@@ -127,6 +177,8 @@ class FirstState:
                 pass
         reset_signals(pthread_sigmask(SIG_BLOCK, ()))
         set_signal(SIGINT, default_int_handler)
+        if (_signal_masks(), signal_handlers()) != self._signals:
+            raise Unfit("signals were left behind, or handled by what is not Python")
 
     def _restore_interpreter(self) -> None:
         vars(builtins).clear()
@@ -149,9 +201,16 @@ class FirstState:
 
     def _restore_environment(self) -> None:
         os.environ = self._environ
-        os.environ.clear()
-        clear_environment()  # also of what never came through os.environ
-        os.environ.update(self._environment)
+        vars(os.environ).clear()
+        vars(os.environ).update(self._environ_members)
+        data = self._environ_members["_data"]
+        data.clear()
+        data.update(self._environment)
+        if environment_strings() != self._environment_strings:  # C code need not go through os.environ
+            clear_environment()
+            for name, value in self._environment.items():
+                putenv(name, value)
+            self._environment_strings = environment_strings()
         os.umask(0o022)
         tzset()
         forget_temporary_directory()
@@ -186,12 +245,35 @@ class FirstState:
 
     def _empty_directories(self) -> None:
         chdir("/")
-        for path, mode in self._modes:
-            _empty(path)
-            chmod(path, mode)
-        for path in own_directories(self._places):
-            mkdir(path, 0o700)
+        private = self._places.private
+        if _facts_of_directory(private) != self._directories[private] or not self._has_own_directories():
+            self._make_own_directories()
+        for path in self._emptied:
+            first = self._directories[path]
+            if not self._sizes_tell or _facts_of_directory(path) != first:
+                chmod(path, first[_MODE])
+                _empty(path)
         chdir(self._places.work)
+
+    def _has_own_directories(self) -> bool:
+        """Those that were there at first, whatever is in them or became of their modes."""
+        for path in self._own:
+            try:
+                inode = _facts_of_directory(path)[_INODE]
+            except FileNotFoundError:
+                return False
+            if inode != self._directories[path][_INODE]:
+                return False
+        return True
+
+    def _make_own_directories(self) -> None:
+        private = self._places.private
+        chmod(private, self._directories[private][_MODE])
+        _empty(private)
+        for path in self._own:
+            mkdir(path, 0o700)
+        for path in (*self._own, private):
+            self._directories[path] = _facts_of_directory(path)
 
 
 def _descriptors() -> dict[str, tuple[int, int]]:
@@ -211,12 +293,32 @@ def _limits() -> list[Any]:
             os.sched_getscheduler(0), os.sched_getaffinity(0)]  # fmt: skip
 
 
-def _line_count(path: str) -> int:
-    try:
-        with open(path, "rb") as file:
-            return file.read().count(b"\n")
-    except FileNotFoundError:  # a kernel without them
-        return 0
+_INODE, _MODE, _SIZE = 0, 1, 2  # of what follows
+
+
+def _facts_of_directory(path: str) -> tuple[int, int, int]:
+    """Its inode, permissions and size."""
+    facts = lstat(path)
+    return facts.st_ino, facts.st_mode & 0o7777, facts.st_size
+
+
+def _read(path: str) -> bytes:
+    fd = open_fd(path, O_RDONLY | O_CLOEXEC)
+    content = pread(fd, _FILE_BYTES_MAX, 0)
+    close_fd(fd)
+    return content
+
+
+def _last_pid() -> bytes:
+    """The last pid that was given to a thread or process of this pid namespace; see proc_loadavg(5)."""
+    return _read("/proc/loadavg").rsplit(b" ", 1)[-1]
+
+
+def _signal_masks() -> list[int]:
+    """Which signals are pending, ignored and caught; see proc_pid_status(5). Without those that libc keeps for itself,
+    which it catches once there was a thread."""
+    lines = _read("/proc/self/status").split(b"\n")
+    return [int(line[7:], 16) & ~_SIGNALS_OF_LIBC for line in lines if line[:6] in _SIGNAL_LINES]
 
 
 def _empty(path: str) -> None:

@@ -58,7 +58,7 @@ def run(
                 restore_priority(priority)
                 priority = None
             instructions, blobs = _receive_program(channel, frame)
-            Execution(channel, boundary, places, blobs).run_program(instructions)
+            Execution(channel, boundary, places, blobs, frame.fields["needs_lease"]).run_program(instructions)
             _wait_for(channel, "recycle")
             while blobs:
                 blobs.popitem()[1].drop()

@@ -112,7 +112,8 @@ void ProgramRun::forward_blobs() {
 void ProgramRun::on_runtime_ready() {
   if (is_decided()) return;
   program_sent_ = true;
-  runtime_->send({{"type", "program"}, {"blobs", request_.blob_count}}, {request_.program});
+  runtime_->send({{"type", "program"}, {"blobs", request_.blob_count}, {"needs_lease", !request_.devices.empty()}},
+                 {request_.program});
   forward_blobs();
   nlohmann::json running = frame_about(request_.run, "running");
   running["pid"] = runtime_->host_pid();
@@ -137,7 +138,6 @@ void ProgramRun::on_runtime_frame(Frame frame) {
       if (runtime_->queued_frames() > limits::kFramesQueuedMax) {
         return fail_run(InstructionErrorKind::kEngine, "the runtime does not read what it asks for");
       }
-      // Without devices there is nothing to wait for: granted at once, and no time counts as waiting or holding.
       return runtime_->send({{"type", "lease_granted"}, {"devices", request_.devices}});
     case RuntimeConversation::Meaning::kOver:
       return answer();

@@ -119,14 +119,14 @@ Result<RuntimeConversation::Meaning> RuntimeConversation::take(Frame frame) {
   if (over_ || type == "ready" || type == "setup_failed") return out_of_order();
   if (type == "started") return progress(take_started(frame));
   if (type == "completed") {
-    if (running_ || next_ != program_.instructions.size()) return out_of_order();
+    if (auto finished = finish_running(); !finished) return fail(finished.error());
+    if (next_ != program_.instructions.size()) return out_of_order();
     over_ = true;
     return Meaning::kOver;
   }
 
   // The rest is about the instruction that runs.
   if (auto here = check_here(frame); !here) return fail(here.error());
-  if (type == "finished") return progress(take_finished(frame));
   if (type == "returned") {
     auto taken = take_returned(std::move(frame));
     if (taken || taken.error().kind != ErrorKind::kResponseTooLarge) return progress(std::move(taken));
@@ -160,9 +160,11 @@ Status RuntimeConversation::check_here(const Frame& frame) const {
 Status RuntimeConversation::take_started(const Frame& frame) {
   auto index = unsigned_field(frame.body, "index");
   if (!index) return fail(index.error());
-  if (running_ || *index != next_ || next_ >= program_.instructions.size()) {
+  const uint64_t due = running_ ? next_ + uint64_t{1} : next_;
+  if (*index != due || due >= program_.instructions.size()) {
     return fail(ErrorKind::kEngine, "the runtime started instructions[{}] out of order", *index);
   }
+  if (auto finished = finish_running(); !finished) return finished;
   running_ = true;
   value_taken_ = false;
   started_at_ = clock_.now();
@@ -170,7 +172,8 @@ Status RuntimeConversation::take_started(const Frame& frame) {
   return {};
 }
 
-Status RuntimeConversation::take_finished(const Frame&) {
+Status RuntimeConversation::finish_running() {
+  if (!running_) return {};
   if (is_return(program_.instructions[next_]) && !value_taken_) {
     return fail(ErrorKind::kEngine, "the runtime finished {} without a value", describe(program_, next_));
   }

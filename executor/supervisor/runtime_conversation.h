@@ -57,7 +57,8 @@ class RuntimeConversation {
 
  private:
   Status take_started(const Frame& frame);
-  Status take_finished(const Frame& frame);
+  /// The instruction that runs, if one does, has ended well.
+  Status finish_running();
   /// kResponseTooLarge: the program returned more than it may.
   Status take_returned(Frame frame);
   Result<std::shared_ptr<const SealedMemory>> adopt_returned(UniqueFd fd);
@@ -71,7 +72,7 @@ class RuntimeConversation {
   Clock& clock_;
   AddRecord add_record_;
 
-  bool running_ = false;      // next_ was started and is not finished
+  bool running_ = false;      // next_ was started, and nothing was said since that it has ended
   bool value_taken_ = false;  // of the return that runs
   bool lease_held_ = false;   // requested and not released
   bool over_ = false;

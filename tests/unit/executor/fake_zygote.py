@@ -3,7 +3,7 @@
 The runtime executes the source of the program's first instruction as it is, with these at hand:
     send(type, fds=(), **fields)   a frame; send_raw(bytes, fds)   a packet
     memfd(text, sealed=True)       a descriptor
-    started(i), finished(i), returned(i, value_text, data=None), failed(i, kind, message), completed()
+    started(i), returned(i, value_text, data=None), failed(i, kind, message), completed()
     channel, blobs (digest -> descriptor), receive()
 KCORAL_FAKE_ZYGOTE (in the slot's environment) is executed by the zygote before it is ready, in the same way.
 """
@@ -49,10 +49,6 @@ def memfd(text, sealed=True):
 
 def started(index):
     send("started", index=index)
-
-
-def finished(index):
-    send("finished", index=index)
 
 
 def returned(index, value_text, data=None):

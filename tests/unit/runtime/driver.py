@@ -170,7 +170,7 @@ class Slot:
         assert frame["id"] == self._id and len(fds) == 2
         return ours, out, err, fds, self._id
 
-    def run(self, instructions, blobs=(), devices=(), killed_after=None):
+    def run(self, instructions, blobs=(), devices=(), killed_after=None, needs_lease=True):
         """Runs a program to its end. `killed_after(outcome)`: the deadline strikes once this is true."""
         ours, out, err, pidfds, id = self.prepare(devices)
         outcome = Outcome()
@@ -178,7 +178,7 @@ class Slot:
         try:
             frame, _ = receive_frame(ours)
             assert frame["type"] == "ready", frame
-            self._send_program(ours, instructions, blobs)
+            self._send_program(ours, instructions, blobs, needs_lease)
             self._follow(ours, out, err, instructions, outcome, killed_after)
         finally:
             outcome.seconds = time.monotonic() - started
@@ -198,10 +198,10 @@ class Slot:
             outcome.stderr += _drain(err)
         return outcome
 
-    def _send_program(self, ours, instructions, blobs):
+    def _send_program(self, ours, instructions, blobs, needs_lease):
         blobs = {hashlib.sha256(content).hexdigest(): content for content in blobs}
         fd = sealed(json.dumps({"instructions": instructions}).encode())
-        send_frame(ours, {"type": "program", "blobs": len(blobs)}, [fd])
+        send_frame(ours, {"type": "program", "blobs": len(blobs), "needs_lease": needs_lease}, [fd])
         os.close(fd)
         names = list(blobs)
         for at in range(0, len(names), 64):

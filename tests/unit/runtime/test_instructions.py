@@ -25,14 +25,10 @@ def test_the_frames_of_a_program(slot):
     assert [(frame["type"], frame.get("index")) for frame in outcome.frames] == [
         ("started", 0),
         ("lease_request", 0),
-        ("finished", 0),
         ("started", 1),
-        ("finished", 1),
         ("started", 2),
-        ("finished", 2),
         ("started", 3),
         ("returned", 3),
-        ("finished", 3),
         ("completed", None),
     ]
 
@@ -76,6 +72,13 @@ def test_what_needs_no_lease(slot):
         ],
         [content],
     )
+    assert outcome.completed and lease_frames(outcome) == []
+
+
+def test_without_devices_no_lease_is_asked_for(slot):
+    source = "def f(): return 1\n"
+    instructions = [module(source), function("f", cpu_only=True), function("f", id="g"), run("f", id="a"), run("g", id="b")]
+    outcome = slot.run(instructions, needs_lease=False)
     assert outcome.completed and lease_frames(outcome) == []
 
 
