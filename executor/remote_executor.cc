@@ -85,6 +85,7 @@ Status RemoteExecutor::send_configure() {
                             {"preload", config_.preload},
                             {"standby", config_.standby},
                             {"runs_per_runtime", config_.runs_per_runtime},
+                            {"memory_bytes_max", config_.memory_bytes_max},
                             {"uid", config_.uid},
                             {"gid", config_.gid},
                             {"environment", config_.environment},

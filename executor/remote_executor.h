@@ -35,6 +35,7 @@ struct ExecutorConfig {
   std::vector<std::string> preload;  // modules that the zygote imports
   size_t standby = 1;                // runtimes that are forked ahead
   uint64_t runs_per_runtime = 1;     // programs that one of them serves; 0: any number
+  uint64_t memory_bytes_max = 0;     // of one program's processes; 0: as much as there is
   uid_t uid = 65534;                 // of the slot's processes; never 0
   gid_t gid = 65534;
   std::map<std::string, std::string> environment;  // the operator's additions to the allow list

@@ -52,6 +52,10 @@ void add_config_options(CLI::App& app, RawOptions& raw) {
       ->group(group);
 }
 
+uint64_t three_quarters_of_memory() {
+  return static_cast<uint64_t>(::sysconf(_SC_PHYS_PAGES)) / 4 * 3 * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+}
+
 void add_service_options(CLI::App& app, ServerOptions& options, RawOptions& raw) {
   const std::string group = "Service";
   app.add_option("--device", raw.device, "What programs run on: cpu")
@@ -107,6 +111,11 @@ void add_program_options(CLI::App& app, ServerOptions& options, RawOptions& raw)
   app.add_option("--standby-runtimes", options.standby,
                  "How many processes each worker keeps forked ahead of the programs that will run in them")
       ->check(CLI::Range(size_t{0}, limits::kStandbyMax))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--max-memory-bytes", options.memory_bytes_max,
+                 "Most memory that one program's processes may hold together, by default three quarters of the "
+                 "machine's; 0 for as much as there is")
       ->capture_default_str()
       ->group(group);
   app.add_option("--env", raw.environment, "NAME=VALUE in every program's environment; may be repeated")->group(group);
@@ -177,6 +186,7 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   CommandLine command;
   RawOptions raw;
   command.server.data_dir = default_data_dir();
+  command.server.memory_bytes_max = three_quarters_of_memory();
 
   CLI::App app("kcoral runs self-contained experiments on shared machines.", "kcoral");
   app.set_version_flag("--version", "kcoral " KCORAL_VERSION);

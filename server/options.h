@@ -21,6 +21,7 @@ struct ServerOptions {
   std::vector<std::string> preload;
   size_t standby = 1;
   uint64_t runs_per_runtime = 1;
+  uint64_t memory_bytes_max = 0;  // of one program; 0: no bound of our own
   std::string sandbox_user;  // empty: "kcoral" if there is such a user, else "nobody"; only when the server is root
   std::map<std::string, std::string> environment;
   std::vector<std::string> read_only_paths;

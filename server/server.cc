@@ -178,6 +178,7 @@ std::vector<std::unique_ptr<executor::Executor>> Server::make_executors() {
     config.preload = options_.preload;
     config.standby = options_.standby;
     config.runs_per_runtime = options_.runs_per_runtime;
+    config.memory_bytes_max = options_.memory_bytes_max;
     config.uid = identity_.uid;
     config.gid = identity_.gid;
     config.environment = options_.environment;

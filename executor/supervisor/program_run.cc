@@ -1,9 +1,11 @@
 #include "executor/supervisor/program_run.h"
 
+#include <algorithm>
 #include <csignal>
 #include <utility>
 
 #include "executor/frame_fields.h"
+#include "executor/supervisor/process_memory.h"
 #include "schema/limits.h"
 
 namespace kcoral::executor {
@@ -15,6 +17,11 @@ using schema::Outcome;
 // A process closes its descriptors just before it ends; what closes its socket and lives on for longer than this is a
 // program that closed what is not its own.
 constexpr auto kClosedWait = std::chrono::seconds(2);
+
+// Between two looks at a program's memory; longer where looking takes long, so that it takes a tenth of the time at
+// most.
+constexpr auto kMemoryPause = std::chrono::milliseconds(100);
+constexpr int kMemoryPauseFactor = 10;
 
 /// The bounds that were applied at admission are the server's; here every program that got that far is accepted.
 schema::ProgramBounds any_bounds() {
@@ -37,7 +44,7 @@ std::string describe_death(const ExitStatus& status) {
   std::string message = fmt::format("the program's process was killed by {}", describe(status));
   if (status.number == SIGXCPU) message += ": it used all of its CPU time";
   if (status.number == SIGXFSZ) message += ": a file reached the largest size allowed";
-  if (status.number == SIGKILL) message += ", by itself or because memory ran out";
+  if (status.number == SIGKILL) message += ", by itself or because the machine's memory ran out";
   return message;
 }
 
@@ -68,7 +75,7 @@ ProgramRun::ProgramRun(EventLoop& loop, std::unique_ptr<Runtime> runtime, RunReq
       conversation_(program_, loop.clock(), [this](const nlohmann::ordered_json& record) { records_.add(record); }) {}
 
 ProgramRun::~ProgramRun() {
-  for (const auto* timer : {&deadline_timer_, &kill_timer_, &closed_timer_}) {
+  for (const auto* timer : {&deadline_timer_, &memory_timer_, &kill_timer_, &closed_timer_}) {
     if (*timer) loop_.cancel(**timer);
   }
 }
@@ -118,6 +125,7 @@ void ProgramRun::on_runtime_ready() {
   nlohmann::json running = frame_about(request_.run, "running");
   running["pid"] = runtime_->host_pid();
   handlers_.send(running, {});
+  if (request_.memory_bytes_max > 0) look_at_memory_after(kMemoryPause);
 }
 
 void ProgramRun::on_runtime_failed(const Error& error) {
@@ -177,6 +185,27 @@ void ProgramRun::on_deadline() {
   decide({Outcome::Ending::kTimedOut, std::nullopt,
           fmt::format("the deadline of {:g} s passed {}", std::chrono::duration<double>(request_.timeout).count(),
                       place())});
+}
+
+void ProgramRun::look_at_memory_after(std::chrono::nanoseconds pause) {
+  memory_timer_ = loop_.run_after(pause, [this] {
+    memory_timer_.reset();
+    look_at_memory();
+  });
+}
+
+void ProgramRun::look_at_memory() {
+  if (is_decided()) return;
+  const SteadyTime begin = loop_.clock().now();
+  const uint64_t bytes = memory_of(runtime_->host_pids(), request_.memory_bytes_max);
+  if (bytes <= request_.memory_bytes_max) {
+    const auto taken = loop_.clock().now() - begin;
+    return look_at_memory_after(std::max<std::chrono::nanoseconds>(kMemoryPause, taken * kMemoryPauseFactor));
+  }
+  if (answered_meanwhile()) return;
+  fail_run(InstructionErrorKind::kRuntime,
+           fmt::format("the program was ended: its processes held {} bytes of memory, and one program may hold {}",
+                       bytes, request_.memory_bytes_max));
 }
 
 void ProgramRun::cancel() {
@@ -256,8 +285,9 @@ ProgramRun::Verdict ProgramRun::verdict_on_death() const {
 
 bool ProgramRun::send_outcome() {
   outcome_sent_ = true;
-  if (deadline_timer_) loop_.cancel(*deadline_timer_);
-  deadline_timer_.reset();
+  for (auto* timer : {&deadline_timer_, &memory_timer_}) {
+    if (*timer) loop_.cancel(*std::exchange(*timer, std::nullopt));
+  }
   auto frames = encode_outcome();
   records_.flush();
   if (!frames) {

@@ -31,7 +31,8 @@ struct RunRequest {
   RunId run;
   std::chrono::milliseconds timeout{};
   uint64_t output_limit_bytes = 0;
-  std::vector<int> devices;  // none on a CPU server
+  uint64_t memory_bytes_max = 0;  // of all its processes; 0: as much as there is
+  std::vector<int> devices;       // none on a CPU server
   size_t blob_count = 0;
   bool keep_runtime = false;  // after an answer, for another program
   std::shared_ptr<const SealedMemory> program;
@@ -86,6 +87,8 @@ class ProgramRun final : private RuntimeEvents {
   void on_runtime_gone() override;
   void on_deadline();
   void on_kill_wait_over();
+  void look_at_memory_after(std::chrono::nanoseconds pause);
+  void look_at_memory();
 
   bool is_decided() const { return verdict_.has_value() || runtime_died_; }
   bool answered_meanwhile();
@@ -118,6 +121,7 @@ class ProgramRun final : private RuntimeEvents {
   bool outcome_sent_ = false;
   bool is_done_ = false;
   std::optional<EventLoop::TimerId> deadline_timer_;
+  std::optional<EventLoop::TimerId> memory_timer_;
   std::optional<EventLoop::TimerId> kill_timer_;
   std::optional<EventLoop::TimerId> closed_timer_;
 };

@@ -15,6 +15,19 @@
 #include "schema/limits.h"
 
 namespace kcoral::executor {
+namespace {
+
+/// As /proc here numbers it; 0 when it has ended already.
+pid_t pid_of(const UniqueFd& pidfd) {
+  std::ifstream info("/proc/self/fdinfo/" + std::to_string(pidfd.get()));
+  for (std::string line; std::getline(info, line);) {
+    // -1 when it has ended already.
+    if (line.starts_with("Pid:")) return std::max(0, std::atoi(line.c_str() + 4));
+  }
+  return 0;
+}
+
+}  // namespace
 
 Result<std::unique_ptr<Runtime>> Runtime::prepare(EventLoop& loop, Slot& slot, const std::vector<int>& devices,
                                                   bool ahead) {
@@ -57,13 +70,14 @@ bool Runtime::has_ended() const {
 
 void Runtime::send(const nlohmann::json& body, std::vector<OutgoingFd> fds) { channel_->send(body, std::move(fds)); }
 
-int Runtime::host_pid() const {
-  std::ifstream info("/proc/self/fdinfo/" + std::to_string(runtime_pidfd_.get()));
-  for (std::string line; std::getline(info, line);) {
-    // -1 when it has ended already.
-    if (line.starts_with("Pid:")) return std::max(0, std::atoi(line.c_str() + 4));
+pid_t Runtime::host_pid() const { return pid_of(runtime_pidfd_); }
+
+std::vector<pid_t> Runtime::host_pids() const {
+  std::vector<pid_t> pids;
+  for (const UniqueFd* pidfd : {&init_pidfd_, &runtime_pidfd_}) {
+    if (const pid_t pid = pid_of(*pidfd); pid > 0) pids.push_back(pid);
   }
-  return 0;
+  return pids;
 }
 
 // --- what the zygote says ---

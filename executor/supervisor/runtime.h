@@ -63,7 +63,9 @@ class Runtime final : private ProcessEvents {
   OutputCapture& out() { return *out_; }
   OutputCapture& err() { return *err_; }
   /// As the host sees it; 0 when it has ended already.
-  int host_pid() const;
+  pid_t host_pid() const;
+  /// Of kcoral-init and the runtime: every process of the program descends from one of them.
+  std::vector<pid_t> host_pids() const;
 
   /// Tells it to get ready for another program. Requires: the last one was answered.
   void recycle();

@@ -128,6 +128,9 @@ Status Supervisor::configure(const Frame& frame) {
   auto runs_per_runtime = unsigned_field(frame.body, "runs_per_runtime");
   if (!runs_per_runtime) return fail(runs_per_runtime.error());
   runs_per_runtime_ = *runs_per_runtime;
+  auto memory_bytes_max = unsigned_field(frame.body, "memory_bytes_max");
+  if (!memory_bytes_max) return fail(memory_bytes_max.error());
+  memory_bytes_max_ = *memory_bytes_max;
   config->reuse = runs_per_runtime_ != 1;
   config_ = std::move(*config);
   auto lock_path = string_field(frame.body, "lock_path");
@@ -219,6 +222,7 @@ Status Supervisor::run_program(Frame frame) {
   handlers.on_broken = [this](const std::string& reason) { break_off(reason, /*permanent=*/false); };
   auto runtime = standby_->take(request->devices);
   if (!runtime) return fail(runtime.error());
+  request->memory_bytes_max = memory_bytes_max_;
   request->keep_runtime = standby_->may_come_back(**runtime);
   auto run = ProgramRun::start(loop_, std::move(*runtime), std::move(*request), std::move(handlers));
   if (!run) return fail(run.error());

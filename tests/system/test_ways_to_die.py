@@ -132,6 +132,26 @@ HANGS = {
 IMPORTS = "import ctypes, os, resource, signal, socket, sys, threading, time\n"
 
 
+MEMORY_MAX = 200 << 20
+
+# name: body of what holds more memory than MEMORY_MAX.
+HOARDS = {
+    "memory of one process": "x = []\nwhile True: x.append(b'x' * (8 << 20)); time.sleep(0.01)",
+    "memory of a child": "if os.fork() == 0: x = b'x' * (300 << 20)\ntime.sleep(1000)",
+    "memory of many children": "for _ in range(8):\n  if os.fork() == 0:\n    x = b'x' * (40 << 20); time.sleep(1000)\ntime.sleep(1000)",
+    "memory of an orphan": "if os.fork() == 0:\n  if os.fork() == 0: x = b'x' * (300 << 20); time.sleep(1000)\n  os._exit(0)\ntime.sleep(1000)",
+    "shared memory": "import mmap; m = mmap.mmap(-1, 300 << 20); m.write(b'x' * (300 << 20)); time.sleep(1000)",
+    "memory of a thread": "threading.Thread(target=lambda: (b'x' * (300 << 20), time.sleep(1000))).start(); time.sleep(1000)",
+}
+
+# name: body of what holds less, though it may not look like it.
+MODEST = {
+    "forks that share": "x = b'x' * (100 << 20)\nfor _ in range(8):\n  if os.fork() == 0: time.sleep(0.6); os._exit(0)\nfor _ in range(8): os.wait()",
+    "address space": "import mmap; m = mmap.mmap(-1, 2 << 30); time.sleep(0.4)",
+    "below the bound": "x = b'x' * (100 << 20); time.sleep(0.4)",
+}
+
+
 def dying(body: str, timeout_seconds: float) -> Program:
     indented = "".join("    " + line + "\n" for line in body.split("\n"))
     program = Program(options={"timeout_seconds": timeout_seconds})
@@ -170,3 +190,29 @@ def test_what_hangs_is_ended_by_its_deadline(one_slot, name):
     message = reply.error(504, "timeout")
     assert "1.5 s" in message and "die" in message, message
     expect_ready(one_slot)
+
+
+class TestMemory:
+    """`--max-memory-bytes`: of all processes of a program together."""
+
+    @pytest.fixture(scope="class")
+    def bounded(self):
+        with running_server("--num-workers", "1", "--max-memory-bytes", str(MEMORY_MAX)) as server:
+            yield server
+
+    @pytest.mark.parametrize("name", HOARDS)
+    def test_who_holds_too_much_is_ended(self, bounded, name):
+        result = bounded.execute(dying(HOARDS[name], timeout_seconds=60))
+        assert result.status == "FAILED"
+        assert (result.error["kind"], result.error["instruction_id"]) == ("runtime", "die"), result.error
+        assert f"one program may hold {MEMORY_MAX}" in result.error["message"], result.error
+        assert result.values == {"early": "kept"} and result.stdout.startswith("a line\n")
+        expect_ready(bounded)
+
+    @pytest.mark.parametrize("name", MODEST)
+    def test_who_holds_less_is_left_alone(self, bounded, name):
+        assert bounded.execute(dying(MODEST[name], timeout_seconds=60)).status == "COMPLETED"
+
+    def test_without_a_bound_there_is_none(self):
+        with running_server("--num-workers", "1", "--max-memory-bytes", "0") as server:
+            assert server.execute(dying("x = b'x' * (300 << 20); time.sleep(0.4)", timeout_seconds=60)).status == "COMPLETED"
