@@ -63,14 +63,14 @@ class Execution:
     def run_program(self, instructions: list[dict[str, Any]]) -> None:
         """Reports each instruction as it starts, then `completed` or the failure that ended the program."""
         for self._index, instruction in enumerate(instructions):
-            self._channel.send_progress("started", self._index)
+            self._channel.send_text(b'{"type":"started","index":%d}' % self._index)
             try:
                 self._perform(instruction)
                 self._boundary.flush()
             except BaseException as raised:
                 self._fail(raised)
                 return
-        self._channel.send("completed")
+        self._channel.send_text(b'{"type":"completed"}')
 
     def _fail(self, raised: BaseException) -> None:
         if type(raised) is InstructionFailed:

@@ -79,6 +79,10 @@ _CONTROL_HEADER = Struct("@Nii")  # length, level, type
 _DESCRIPTOR = Struct("@i")
 _CONTROL_BYTES_MAX = _CONTROL_HEADER.size + PACKET_FDS_MAX * calcsize("@i")
 
+# Made once: a fresh one would be cleared, and each of its pages would be a page fault in a fork.
+_packet = (c_char * PACKET_BYTES_MAX)()
+_control = (c_char * (_CONTROL_BYTES_MAX + _CONTROL_HEADER.size))()
+
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -221,11 +225,9 @@ def send_packet(fd: int, packet: bytes, fds: Sequence[int] = ()) -> None:
 
 
 def receive_packet(fd: int) -> Optional[tuple[bytes, list[int]]]:
-    """Waits for the next packet; None once the other side has closed."""
-    text = (_Bytes * PACKET_BYTES_MAX)()
-    control = (_Bytes * (_CONTROL_BYTES_MAX + _CONTROL_HEADER.size))()
-    iov = _Iovec(addressof(text), PACKET_BYTES_MAX)
-    message = _Message(None, 0, addressof(iov), 1, addressof(control), _CONTROL_BYTES_MAX, 0)
+    """Waits for the next packet; None once the other side has closed. Not thread-safe."""
+    iov = _Iovec(addressof(_packet), PACKET_BYTES_MAX)
+    message = _Message(None, 0, addressof(iov), 1, addressof(_control), _CONTROL_BYTES_MAX, 0)
     while True:
         received = _recvmsg(fd, byref(message), _MSG_CMSG_CLOEXEC)
         if received >= 0:
@@ -234,10 +236,10 @@ def receive_packet(fd: int) -> Optional[tuple[bytes, list[int]]]:
             _checked(-1, "receive a frame")
     if received == 0:
         return None
-    fds = _descriptors_in(bytes(control)[: message.control_length])
+    fds = _descriptors_in(bytes(_control)[: message.control_length])
     if message.flags & (_MSG_TRUNC | _MSG_CTRUNC):
         raise OSError(90, "a frame was cut: it is too long, or there are too few free descriptors")
-    return bytes(memoryview(text)[:received]), fds
+    return bytes(memoryview(_packet)[:received]), fds
 
 
 def _descriptors_in(control: bytes) -> list[int]:

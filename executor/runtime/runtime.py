@@ -52,7 +52,7 @@ def run(
         end_process(1)
     try:
         while True:
-            channel.send("ready")
+            channel.send_text(b'{"type":"ready"}')
             frame = _wait_for(channel, "program")
             if priority is not None:
                 restore_priority(priority)
