@@ -45,15 +45,18 @@ static void refuse(const char* what, const char* hint) {
   exit(kRefused);
 }
 
-/* Leaves exactly the capabilities of `kept` (a mask), in every set of this process. */
-static void keep_capabilities(unsigned long long kept) {
-  /* The bounding set first: shrinking it needs CAP_SETPCAP, which a zygote's init no longer has (nor needs: its
-   * bounding set holds CAP_SYS_ADMIN alone, and under no_new_privs no execve adds to the permitted set). */
+/* Takes all but the capabilities of `kept` (a mask) out of the bounding set, where that still can be done: it needs
+ * CAP_SETPCAP. Before keep_capabilities, which gives that up. */
+static void bound_capabilities(unsigned long long kept) {
   for (int capability = 0; prctl(PR_CAPBSET_READ, capability, 0, 0, 0) >= 0; ++capability) {
     if (kept >> capability & 1) continue;
     if (prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) != 0 && errno != EPERM)
       refuse("cannot shrink the bounding set", "");
   }
+}
+
+/* Leaves exactly the capabilities of `kept` in the other sets of this process. */
+static void keep_capabilities(unsigned long long kept) {
   struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
   struct __user_cap_data_struct sets[2] = {{0}};
   for (int half = 0; half < 2; ++half) {
@@ -73,6 +76,7 @@ static _Noreturn void exist_as_init(void) {
   prctl(PR_SET_NAME, "kcoral-init");
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   setsid(); /* away from the zygote's process group, which nothing of a program may reach */
+  /* A program's init is started often: the bounding set stays, since under no_new_privs no execve takes from it. */
   no_new_privileges();
   keep_capabilities(0);
   /* The program runs as the same user: without this it could trace us and end its own namespace from inside. */
@@ -124,6 +128,7 @@ static void make_network(void) {
 /* The outer process: holds nothing but standard error and `alive`, whose closing says that it died. */
 static int wait_for_zygote(pid_t zygote, int alive) {
   no_new_privileges();
+  bound_capabilities(0);
   keep_capabilities(0);
   const int kept = STDERR_FILENO + 1;
   if (dup2(alive, kept) < 0) refuse("dup2", "");
@@ -150,6 +155,7 @@ static int become_zygote(char** command, int outer_alive) {
     close(namespaces_max);
   }
   no_new_privileges();
+  bound_capabilities(1ull << CAP_SYS_ADMIN);
   keep_capabilities(1ull << CAP_SYS_ADMIN);
   if (prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, CAP_SYS_ADMIN, 0, 0) != 0) {
     refuse("cannot keep CAP_SYS_ADMIN for the zygote", "");
