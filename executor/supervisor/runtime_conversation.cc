@@ -119,8 +119,8 @@ Result<RuntimeConversation::Meaning> RuntimeConversation::take(Frame frame) {
   if (over_ || type == "ready" || type == "setup_failed") return out_of_order();
   if (type == "started") return progress(take_started(frame));
   if (type == "completed") {
+    if (due() != program_.instructions.size()) return out_of_order();
     if (auto finished = finish_running(); !finished) return fail(finished.error());
-    if (next_ != program_.instructions.size()) return out_of_order();
     over_ = true;
     return Meaning::kOver;
   }
@@ -160,8 +160,7 @@ Status RuntimeConversation::check_here(const Frame& frame) const {
 Status RuntimeConversation::take_started(const Frame& frame) {
   auto index = unsigned_field(frame.body, "index");
   if (!index) return fail(index.error());
-  const uint64_t due = running_ ? next_ + uint64_t{1} : next_;
-  if (*index != due || due >= program_.instructions.size()) {
+  if (*index != due() || due() >= program_.instructions.size()) {
     return fail(ErrorKind::kEngine, "the runtime started instructions[{}] out of order", *index);
   }
   if (auto finished = finish_running(); !finished) return finished;

@@ -57,6 +57,8 @@ class RuntimeConversation {
 
  private:
   Status take_started(const Frame& frame);
+  /// What may start next, once the instruction that runs has ended.
+  uint64_t due() const { return running_ ? next_ + uint64_t{1} : next_; }
   /// The instruction that runs, if one does, has ended well.
   Status finish_running();
   /// kResponseTooLarge: the program returned more than it may.

@@ -86,6 +86,15 @@ TEST_F(RuntimeConversationTest, FailureNamesItsInstruction) {
   EXPECT_FALSE(take({{"type", "started"}, {"index", 1u}}).has_value());
 }
 
+TEST_F(RuntimeConversationTest, WhatComesTooEarlyDoesNotEndTheInstructionThatRuns) {
+  ASSERT_TRUE(take({{"type", "started"}, {"index", 0u}}).has_value());
+  EXPECT_FALSE(take({{"type", "completed"}}).has_value());
+  EXPECT_FALSE(take({{"type", "started"}, {"index", 2u}}).has_value());
+  EXPECT_FALSE(take({{"type", "started"}, {"index", 0u}}).has_value());
+  EXPECT_EQ(conversation.current(), 0U);
+  EXPECT_EQ(records.size(), 1U) << records.back();
+}
+
 TEST_F(RuntimeConversationTest, TextOfTheProgramIsShortenedInMessages) {
   const std::string longest(60000, 'x');
   const std::pair<json, std::string> cases[] = {
