@@ -11,7 +11,7 @@ namespace kcoral::bench {
 struct CpuTimes {
   double server_ms = 0;
   double executors_ms = 0;
-  double runtimes_ms = 0;  // zygotes and everything that ran below them, ended processes included
+  double runtimes_ms = 0;  // sandboxes with their zygotes and all that ran in them, ended processes included
 };
 
 /// Of a server and its descendants, from /proc.

@@ -88,8 +88,8 @@ class Report {
 
   /// `spent`: what a server's processes took meanwhile, in all.
   void add(const std::string& name, const Result<Series>& series, const CpuTimes* spent = nullptr) {
-    if (!series) {
-      fmt::print("{:44} failed: {}\n", name, series.error().message);
+    if (!series || series->ms.empty()) {
+      fmt::print("{:44} failed: {}\n", name, series ? "nothing was answered in time" : series.error().message);
       failed_ = true;
       return;
     }

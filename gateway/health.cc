@@ -11,7 +11,7 @@ schema::Answer make_health_answer(const HealthFacts& facts) {
   for (const QuarantinedExecutor& each : facts.quarantined) {
     quarantined.push_back({{"executor", each.name}, {"since", rfc3339(each.since)}, {"reason", each.reason}});
   }
-  const nlohmann::ordered_json document = {
+  nlohmann::ordered_json document = {
       {"status", facts.status},
       {"instance_id", facts.instance_id},
       {"started_at", rfc3339(facts.started_at)},
@@ -20,10 +20,10 @@ schema::Answer make_health_answer(const HealthFacts& facts) {
        {{"request_capacity", facts.request_capacity},
         {"requests_in_progress", facts.requests_in_progress},
         {"requests_waiting", facts.requests_waiting}}},
-      {"quarantined", quarantined},
       {"target", target},
       {"versions", facts.versions},
   };
+  if (!quarantined.empty()) document["quarantined"] = quarantined;
   return schema::make_result_answer(document.dump(), {});
 }
 

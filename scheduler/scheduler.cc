@@ -48,7 +48,7 @@ void Scheduler::update_capacity() {
   Capacity capacity;
   for (const auto& slot : slots_) {
     if (slot->state() == Slot::State::kQuarantined) {
-      capacity.quarantined.push_back({slot->name(), slot->quarantine().since, slot->quarantine().reason});
+      capacity.quarantined.push_back({slot->name(), slot->quarantine()});
     } else if (slot->state() != Slot::State::kBroken) {
       ++capacity.slots;
     }

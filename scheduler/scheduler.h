@@ -45,8 +45,7 @@ class Scheduler final : public SlotOwner {
 
   struct Quarantined {
     std::string executor;
-    WallTime since{};
-    std::string reason;
+    Slot::Quarantine quarantine;
   };
   struct Capacity {
     size_t slots = 0;  // how many programs can run at once: neither given up nor quarantined

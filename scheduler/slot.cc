@@ -83,7 +83,7 @@ void Slot::on_outcome(executor::RunReport report) {
 }
 
 void Slot::on_quarantined(std::string reason) {
-  spdlog::error("{} is quarantined until they are gone: {}", name(), reason);
+  spdlog::error("{} is quarantined: {}", name(), reason);
   quarantine_ = {loop_.clock().wall_now(), std::move(reason)};
   move_to(State::kQuarantined);
 }

@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <cmath>
 #include <cstdlib>
+#include <fstream>
 #include <sstream>
 
 #include "server/config_file.h"
@@ -52,8 +53,15 @@ void add_config_options(CLI::App& app, RawOptions& raw) {
       ->group(group);
 }
 
-uint64_t three_quarters_of_memory() {
-  return static_cast<uint64_t>(::sysconf(_SC_PHYS_PAGES)) / 4 * 3 * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+/// The machine's, or a container's if that may have less; 0 where neither is known.
+uint64_t memory_bytes() {
+  const long pages = ::sysconf(_SC_PHYS_PAGES), page_bytes = ::sysconf(_SC_PAGESIZE);
+  uint64_t bytes = pages > 0 && page_bytes > 0 ? static_cast<uint64_t>(pages) * static_cast<uint64_t>(page_bytes) : 0;
+  for (const char* path : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
+    uint64_t limit = 0;
+    if (std::ifstream(path) >> limit && limit > 0 && (bytes == 0 || limit < bytes)) bytes = limit;
+  }
+  return bytes;
 }
 
 void add_service_options(CLI::App& app, ServerOptions& options, RawOptions& raw) {
@@ -186,7 +194,7 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   CommandLine command;
   RawOptions raw;
   command.server.data_dir = default_data_dir();
-  command.server.memory_bytes_max = three_quarters_of_memory();
+  command.server.memory_bytes_max = memory_bytes() / 4 * 3;
 
   CLI::App app("kcoral runs self-contained experiments on shared machines.", "kcoral");
   app.set_version_flag("--version", "kcoral " KCORAL_VERSION);

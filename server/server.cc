@@ -209,7 +209,9 @@ gateway::HealthFacts Server::health() const {
   facts.started_at = started_at_;
   const scheduler::Scheduler::Capacity capacity = scheduler_->capacity();
   facts.request_capacity = capacity.slots;
-  for (const auto& each : capacity.quarantined) facts.quarantined.push_back({each.executor, each.since, each.reason});
+  for (const auto& [executor, quarantine] : capacity.quarantined) {
+    facts.quarantined.push_back({executor, quarantine.since, quarantine.reason});
+  }
   facts.requests_in_progress = counts.in_progress;
   facts.requests_waiting = counts.queued;
   const MutexLock lock(health_mutex_);

@@ -1,13 +1,13 @@
 """From one program to the next in the same process, where the operator chose that (`--max-requests-per-worker`).
 
 Theory of operation. What the next program would notice of the one before is put back to what it was before the first:
-files, environment, working directory, uploaded modules, `__main__`, builtins, streams, hooks, signals, seeds. What cannot
-be put back (a thread, a child, a descriptor or an ipc object left behind, other limits) makes the process unfit: it says
-so, and is replaced.
+files, environment, working directory, uploaded modules, `__main__`, builtins, streams, hooks, signals, seeds. What
+cannot be put back (a thread, a child, a descriptor or an ipc object left behind, other limits, signals that C code
+handles, much memory) makes the process unfit: it says so, and is replaced.
 
 It happens between any two programs, so what takes long is done only after a cheap look that something has changed:
-which pid was the last one given in this namespace, the signal masks of /proc/self/status, the size of a directory
-(tmpfs counts entries in it).
+which pid was the last one given in this namespace, the signals of /proc/self/status, the size of a directory (tmpfs
+counts entries in it).
 
 This is tidying up, not isolation. Modules that a program imported stay imported, with whatever it changed in them
 (warning filters, logging handlers, the decimal context, an event loop, a start method), and so do fork and audit hooks,
@@ -77,6 +77,7 @@ _DIRECTORY = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC
 _SHARED_MEMORY = "/dev/shm"
 _FILE_BYTES_MAX = 8192  # of the files of /proc that are read here
 _SIGNAL_LINES = (b"SigPnd", b"ShdPnd", b"SigIgn", b"SigCgt")
+_MEMORY_LINE = b"RssAnon"
 _SIGNALS_OF_LIBC = 3 << 31  # 32 and 33
 # Restored in place, since others hold these very objects; import hooks stay, as the packages do that made them.
 _LISTS = ("path", "argv", "orig_argv", "warnoptions")
@@ -96,15 +97,17 @@ class Unfit(Exception):
 class FirstState:
     """How the process was before its first program."""
 
-    def __init__(self, places: Places, channel_fd: int) -> None:
+    def __init__(self, places: Places, channel_fd: int, memory_bytes_max: int) -> None:
+        """`memory_bytes_max`: what one program may hold, whatever was held before it; 0 for any amount."""
         self._places = places
+        self._memory_bytes_max = memory_bytes_max
         self._channel_fd = channel_fd
         self._modules = dict(_modules)
         self._builtins = dict(vars(builtins))
         self._environ = os.environ
         self._environ_members = dict(vars(os.environ))
         self._environment = dict(vars(os.environ)["_data"])
-        self._environment_strings = environment_strings()
+        self._environment_strings = environment_strings()  # not the same: preloads may have called setenv
         self._sys = {name: value for name, value in vars(sys).items() if name not in _KEPT}
         self._lists = {name: list(getattr(sys, name)) for name in _LISTS}
         self._locale = setlocale(LC_ALL, None)
@@ -113,7 +116,7 @@ class FirstState:
         self._directories = {path: _facts_of_directory(path) for path in (*self._emptied, places.private)}
         # Not every file system counts entries: those in the second of these are empty.
         self._sizes_tell = self._directories[places.private][_SIZE] > self._directories[self._own[0]][_SIZE]
-        self._signals = _signal_masks(), signal_handlers()
+        self._signals = _signals_of(_status())
         self._last_pid = _last_pid()
         self._descriptors = _descriptors()
         self._limits = _limits()
@@ -124,8 +127,10 @@ class FirstState:
     def restore(self) -> Streams:
         """The streams of the next program. Raises Unfit."""
         try:
+            status = _status()
             self._check_what_runs()
-            self._restore_signals()
+            self._check_memory(status)
+            self._restore_signals(status)
             self._restore_interpreter()
             self._restore_modules()
             self._restore_environment()
@@ -156,6 +161,12 @@ class FirstState:
         if len(processes) > 2:  # kcoral-init and this one
             raise Unfit("a process was left behind")
 
+    def _check_memory(self, status: dict[bytes, bytes]) -> None:
+        """Half of what a program may hold is left for the next one at least."""
+        held = int(status[_MEMORY_LINE].split()[0]) * 1024
+        if self._memory_bytes_max and held > self._memory_bytes_max // 2:
+            raise Unfit("%d bytes of memory are still held" % held)
+
     def _check_what_is_held(self) -> None:
         if _descriptors() != self._descriptors:
             raise Unfit("descriptors were left behind, closed or replaced")
@@ -164,11 +175,13 @@ class FirstState:
         if ipc_object_count() > 0:
             raise Unfit("an ipc object was left behind")
 
-    def _restore_signals(self) -> None:
+    def _restore_signals(self, status: dict[bytes, bytes]) -> None:
         set_wakeup_fd(-1)
         for timer in (ITIMER_REAL, ITIMER_VIRTUAL, ITIMER_PROF):
             setitimer(timer, 0)
-        if (_signal_masks(), signal_handlers()) == self._signals:
+        # Always: whether C code handles this one as well, or how, is not to be seen.
+        set_signal(SIGINT, default_int_handler)
+        if _signals_of(status) == self._signals:
             return
         for number in valid_signals():
             try:
@@ -176,8 +189,7 @@ class FirstState:
             except (OSError, ValueError):
                 pass
         reset_signals(pthread_sigmask(SIG_BLOCK, ()))
-        set_signal(SIGINT, default_int_handler)
-        if (_signal_masks(), signal_handlers()) != self._signals:
+        if _signals_of(_status()) != self._signals:
             raise Unfit("signals were left behind, or handled by what is not Python")
 
     def _restore_interpreter(self) -> None:
@@ -208,9 +220,9 @@ class FirstState:
         data.update(self._environment)
         if environment_strings() != self._environment_strings:  # C code need not go through os.environ
             clear_environment()
-            for name, value in self._environment.items():
+            for string in self._environment_strings:
+                name, _, value = string.partition(b"=")
                 putenv(name, value)
-            self._environment_strings = environment_strings()
         os.umask(0o022)
         tzset()
         forget_temporary_directory()
@@ -246,7 +258,8 @@ class FirstState:
     def _empty_directories(self) -> None:
         chdir("/")
         private = self._places.private
-        if _facts_of_directory(private) != self._directories[private] or not self._has_own_directories():
+        is_private_as_it_was = self._sizes_tell and _facts_of_directory(private) == self._directories[private]
+        if not is_private_as_it_was or not self._has_own_directories():
             self._make_own_directories()
         for path in self._emptied:
             first = self._directories[path]
@@ -314,11 +327,16 @@ def _last_pid() -> bytes:
     return _read("/proc/loadavg").rsplit(b" ", 1)[-1]
 
 
-def _signal_masks() -> list[int]:
-    """Which signals are pending, ignored and caught; see proc_pid_status(5). Without those that libc keeps for itself,
-    which it catches once there was a thread."""
-    lines = _read("/proc/self/status").split(b"\n")
-    return [int(line[7:], 16) & ~_SIGNALS_OF_LIBC for line in lines if line[:6] in _SIGNAL_LINES]
+def _status() -> dict[bytes, bytes]:
+    """The lines of /proc/self/status by their names; see proc_pid_status(5)."""
+    lines = [line.partition(b":") for line in _read("/proc/self/status").split(b"\n")]
+    return {name: value for name, _, value in lines}
+
+
+def _signals_of(status: dict[bytes, bytes]) -> list[int]:
+    """Which signals are pending, ignored and caught, without those that libc keeps for itself (it catches them once
+    there was a thread); and how Python handles each."""
+    return [*[int(status[name], 16) & ~_SIGNALS_OF_LIBC for name in _SIGNAL_LINES], *signal_handlers()]
 
 
 def _empty(path: str) -> None:

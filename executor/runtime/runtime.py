@@ -32,19 +32,20 @@ def run(
     devices: Sequence[Any],
     ahead: bool,
     reuse: bool,
+    memory_bytes_max: int,
     namespaces: Namespaces,
     places: Places,
     streams: Streams,
 ) -> NoReturn:
     """Becomes the runtime that serves the socket `fds[0]`, with `fds[1:3]` as its output. `ahead`: no program waits for
-    it yet. `reuse`: it may be given more than one.
+    it yet. `reuse`: it may be given more than one, each of which may hold `memory_bytes_max` (0 for any amount).
 
     Called in a fork, whose caller ends it should this raise."""
     try:
         priority = lower_priority() if ahead else None
         namespaces.enter_program()
         channel = Channel(become_fresh(fds[0], fds[1], fds[2], devices, places))
-        first = FirstState(places, channel.fd) if reuse else None
+        first = FirstState(places, channel.fd, memory_bytes_max) if reuse else None
         boundary = Boundary(streams.flush)
     except BaseException as error:
         message = message_of(error) if type(error) is Refused else name_of(error) + ": " + message_of(error)

@@ -46,11 +46,12 @@ class Zygote:
     """Serves one control socket. Requires: the preloads are imported, and `settle_zygote` was called."""
 
     def __init__(
-        self, channel: Channel, namespaces: Namespaces, places: Places, streams: Streams, reuse: bool
+        self, channel: Channel, namespaces: Namespaces, places: Places, streams: Streams, config: dict[str, Any]
     ) -> None:
-        """`reuse`: a runtime may be given more than one program."""
+        """`config`: docs/frames.md, "Executor and zygote"."""
         self._channel = channel
-        self._reuse = reuse
+        self._reuse = config["reuse"]
+        self._memory_bytes_max = config["memory_bytes_max"]
         self._namespaces = namespaces
         self._places = places
         self._streams = streams
@@ -148,7 +149,9 @@ class Zygote:
 
     def _become_runtime(self, fds: list[int], devices: list[Any], ahead: bool) -> NoReturn:
         try:
-            run(fds, devices, ahead, self._reuse, self._namespaces, self._places, self._streams)
+            run(
+                fds, devices, ahead, self._reuse, self._memory_bytes_max, self._namespaces, self._places, self._streams
+            )
         finally:
             # Whatever happened: no fork of the zygote goes on as one.
             end_process(_RUNTIME_BROKE)

@@ -1,8 +1,9 @@
 """From the descriptors that the executor passed to a zygote that serves, or to a `zygote_failed` that says why not.
 
 Theory of operation. The executor starts the zygote with its control socket as descriptor 3, the configuration (JSON
-in a sealed memfd: `preload`, `limits`, `environment`, `reuse`, `seccomp_filter_fd`) as 4 and the seccomp filter of
-programs as 5. Descriptors 0 to 2 are kept taken by something harmless, since forks put a program's own in their place.
+in a sealed memfd: `preload`, `limits`, `environment`, `reuse`, `memory_bytes_max`, `seccomp_filter_fd`) as 4 and the
+seccomp filter of programs as 5. Descriptors 0 to 2 are kept taken by something harmless, since forks put a program's
+own in their place.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def become_zygote(channel: Channel, config: dict[str, Any], namespaces: Namespac
         prove_forks(config["preload"])
         found = versions()
         streams = settle_zygote(environment, places)
-        zygote = Zygote(channel, namespaces, places, streams, config["reuse"])
+        zygote = Zygote(channel, namespaces, places, streams, config)
         zygote.rehearse()
     except PreloadFailed as failure:
         _give_up(channel, str(failure))

@@ -110,7 +110,7 @@ int set_limits(const kcoral_program_limits& limits, const Report& report) {
   return 0;
 }
 
-/// When the machine runs out of memory the kernel ends programs, not the server or a zygote.
+/// When the machine runs out of memory the kernel ends programs, not the server or a zygote. A program can undo it.
 int be_first_out_of_memory(const Report& report) {
   constexpr const char* kPath = "/proc/self/oom_score_adj";
   constexpr std::string_view kHighest = "1000";

@@ -39,7 +39,8 @@ int kcoral_own_pid_namespace(int own_pid_namespace, char* error, size_t error_si
 
 /* Called by the runtime, once: own mount and ipc namespaces; fresh tmpfs on /work, /tmp, /dev/shm and /run/kcoral; its
  * own /proc; working directory /work; a session of its own; limits; first to be ended when memory runs out; no
- * capabilities; no new privileges; the seccomp filter `filter` (an array of struct sock_filter of `filter_bytes` bytes, as libseccomp exports it). */
+ * capabilities; no new privileges; the seccomp filter `filter` (an array of struct sock_filter of `filter_bytes` bytes,
+ * as libseccomp exports it). */
 int kcoral_enter_program(const struct kcoral_program_limits* limits, const void* filter, size_t filter_bytes,
                          char* error, size_t error_size);
 

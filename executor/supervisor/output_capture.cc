@@ -51,6 +51,11 @@ void OutputCapture::start(uint64_t limit_bytes, std::function<void()> on_truncat
   on_truncated_ = std::move(on_truncated);
 }
 
+void OutputCapture::stop() {
+  is_started_ = false;
+  on_truncated_ = nullptr;
+}
+
 void OutputCapture::read_what_is_there() {
   int available = 0;
   if (pipe_ && ::ioctl(pipe_.get(), FIONREAD, &available) == 0) read_up_to(static_cast<size_t>(available));

@@ -24,6 +24,9 @@ class OutputCapture {
   /// Begins anew: from now on `limit_bytes` are kept. `on_truncated` is called once, when there are more.
   void start(uint64_t limit_bytes, std::function<void()> on_truncated);
 
+  /// From now on what comes is nobody's again.
+  void stop();
+
   /// Reads what stands in the pipe at this moment, and no more: somebody may go on writing.
   void read_what_is_there();
 

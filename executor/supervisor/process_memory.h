@@ -8,12 +8,16 @@
 
 namespace kcoral::executor {
 
-/// Bytes of anonymous and shared memory (what no file on a disk holds) of `roots` and their descendants, from /proc.
-/// What several of the processes share is counted once. Processes that end meanwhile, or that cannot be looked into,
-/// count nothing.
+/// Bytes of anonymous and shared memory, swapped out or not, that `roots` and their descendants have mapped and
+/// touched, from /proc. What several of the processes share is counted once, memory files and files in tmpfs that
+/// nobody maps not at all. Processes that end meanwhile count nothing.
 ///
-/// Looking closely takes milliseconds for each gigabyte, so that is done only where a quick sum, which counts shared
-/// pages for each process, is above `enough`; else the quick sum is the answer.
+/// Looking closely takes milliseconds for each gigabyte. So a quick sum comes first, in which shared pages count for
+/// each process, and processes are looked at closely, the largest first, only until it is clear on which side of
+/// `enough` the sum lies. Exact where it is above.
 uint64_t memory_of(const std::vector<pid_t>& roots, uint64_t enough);
+
+/// Whether this kernel tells of descendants (CONFIG_PROC_CHILDREN); else only `roots` themselves are counted.
+bool descendants_are_told();
 
 }  // namespace kcoral::executor

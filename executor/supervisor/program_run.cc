@@ -4,6 +4,7 @@
 #include <csignal>
 #include <utility>
 
+#include "base/log.h"
 #include "executor/frame_fields.h"
 #include "executor/supervisor/process_memory.h"
 #include "schema/limits.h"
@@ -75,7 +76,7 @@ ProgramRun::ProgramRun(EventLoop& loop, std::unique_ptr<Runtime> runtime, RunReq
       conversation_(program_, loop.clock(), [this](const nlohmann::ordered_json& record) { records_.add(record); }) {}
 
 ProgramRun::~ProgramRun() {
-  for (const auto* timer : {&deadline_timer_, &memory_timer_, &kill_timer_, &closed_timer_}) {
+  for (const auto* timer : {&deadline_timer_, &memory_timer_, &recycle_timer_, &kill_timer_, &closed_timer_}) {
     if (*timer) loop_.cancel(**timer);
   }
 }
@@ -117,6 +118,11 @@ void ProgramRun::forward_blobs() {
 // --- what the runtime says ---
 
 void ProgramRun::on_runtime_ready() {
+  if (is_recycling_) {
+    is_recycling_ = false;
+    is_done_ = true;
+    return handlers_.on_done(Aftermath::kKept);
+  }
   if (is_decided()) return;
   program_sent_ = true;
   runtime_->send({{"type", "program"}, {"blobs", request_.blob_count}, {"needs_lease", !request_.devices.empty()}},
@@ -129,6 +135,7 @@ void ProgramRun::on_runtime_ready() {
 }
 
 void ProgramRun::on_runtime_failed(const Error& error) {
+  if (is_recycling_) return give_up_recycling(error);
   const bool environment = error.kind == ErrorKind::kEnvironment;
   fail_run(environment ? InstructionErrorKind::kUnavailable : InstructionErrorKind::kEngine, error.message);
 }
@@ -142,6 +149,9 @@ void ProgramRun::on_runtime_frame(Frame frame) {
     case RuntimeConversation::Meaning::kLeaseRelease:
       return;
     case RuntimeConversation::Meaning::kLeaseRequest:
+      if (request_.devices.empty()) {
+        return fail_run(InstructionErrorKind::kEngine, "the runtime asked for a lease, and there is nothing to lease");
+      }
       // A runtime reads a grant before it asks for the next lease; one that does not read would fill our memory.
       if (runtime_->queued_frames() > limits::kFramesQueuedMax) {
         return fail_run(InstructionErrorKind::kEngine, "the runtime does not read what it asks for");
@@ -153,6 +163,7 @@ void ProgramRun::on_runtime_frame(Frame frame) {
 }
 
 void ProgramRun::on_runtime_closed(std::optional<Error> error) {
+  if (is_recycling_) return give_up_recycling(error ? *error : Error{ErrorKind::kEngine, "it closed its socket"});
   if (is_decided()) return;
   if (error) return fail_run(InstructionErrorKind::kEngine, "the runtime sent what is no frame: " + error->message);
   closed_timer_ = loop_.run_after(kClosedWait, [this] {
@@ -165,6 +176,7 @@ void ProgramRun::on_runtime_closed(std::optional<Error> error) {
 }
 
 void ProgramRun::on_runtime_ended() {
+  if (is_recycling_) return give_up_recycling({ErrorKind::kEngine, "its process ended"});
   // What it said before it ended counts: a program may end its process right after its last instruction.
   if (is_decided() || answered_meanwhile()) return;
   runtime_died_ = true;
@@ -229,9 +241,27 @@ void ProgramRun::answer() {
   verdict_ = std::move(verdict);
   // Complete at this moment: whatever the program left running neither delays nor changes it.
   if (!send_outcome()) return;
-  if (!request_.keep_runtime) return end_processes();
-  is_done_ = true;
-  handlers_.on_done(Aftermath::kKept);
+  if (!request_.keep_runtime || runtime_->has_failed() || runtime_->has_ended()) return end_processes();
+  recycle();
+}
+
+void ProgramRun::recycle() {
+  runtime_->out().stop();
+  runtime_->err().stop();
+  is_recycling_ = true;
+  recycle_timer_ = loop_.run_after(limits::kRecycleWait, [this] {
+    recycle_timer_.reset();
+    if (is_recycling_) give_up_recycling({ErrorKind::kEngine, "it was not ready for another program in time"});
+  });
+  runtime_->recycle();
+}
+
+void ProgramRun::give_up_recycling(const Error& reason) {
+  is_recycling_ = false;
+  // A conflict is ordinary: what a program leaves behind is its own affair.
+  const auto level = reason.kind == ErrorKind::kConflict ? spdlog::level::debug : spdlog::level::warn;
+  spdlog::log(level, "the runtime of request {} is not used again: {}", request_.run.request_id.str(), reason.message);
+  end_processes();
 }
 
 void ProgramRun::decide(Verdict verdict) {
@@ -260,13 +290,22 @@ void ProgramRun::on_runtime_gone() {
 void ProgramRun::on_kill_wait_over() {
   kill_timer_.reset();
   if (is_done_) return;
-  if (!verdict_) verdict_ = verdict_on_death();
-  const std::string fault = fmt::format("processes could not be ended within {} s", limits::kKillWait.count());
-  std::string& message = verdict_->error ? verdict_->error->message : verdict_->message;
-  message += "; its " + fault + ", and the slot is quarantined";
-  if (!outcome_sent_ && !send_outcome()) return;
+  const std::string request = "request " + request_.run.request_id.str();
+  const bool is_alive = runtime_->is_alive();
+  if (!outcome_sent_) {
+    if (!verdict_) verdict_ = verdict_on_death();
+    std::string& message = verdict_->error ? verdict_->error->message : verdict_->message;
+    message += fmt::format("; its processes could not be ended within {} s, and the slot is {}",
+                           limits::kKillWait.count(), is_alive ? "quarantined" : "replaced");
+    if (!send_outcome()) return;
+  }
+  if (!is_alive) {
+    is_done_ = true;
+    return handlers_.on_broken("the zygote does not tell how the processes of " + request + " ended");
+  }
   nlohmann::json quarantined = frame_about(request_.run, "quarantined");
-  quarantined["message"] = fmt::format("{} of request {}", fault, request_.run.request_id.str());
+  quarantined["message"] =
+      fmt::format("processes of {} could not be ended within {} s", request, limits::kKillWait.count());
   handlers_.send(quarantined, {});
 }
 

@@ -1,11 +1,12 @@
-// One program's run: from its assignment to the moment when nothing of it is left.
+// One program's run: from its assignment to the moment when nothing of it is left, or its runtime has put itself right
+// for another program.
 //
-// It promises: exactly one outcome is sent, then `on_done` once; between the two only what the processes left behind is
-// cleaned away, unless the runtime is kept. Where the outcome itself cannot be made (no memory, no descriptors),
-// `on_broken` comes instead, and nothing after it. An answer (the runtime completed, or an instruction failed) goes out
-// at once; every other ending (deadline, cancel, a runtime that died or said what it must not) goes out when the
-// program's processes are gone. Processes that live on for limits::kKillWait quarantine the slot: the outcome goes out
-// and says so, the server is told, and `on_done` comes when they are gone after all. The first ending wins.
+// It promises: exactly one outcome is sent, then `on_done` once. Where the outcome itself cannot be made (no memory, no
+// descriptors), `on_broken` comes instead, and nothing after it. An answer (the runtime completed, or an instruction
+// failed) goes out at once; every other ending (deadline, cancel, a runtime that died or said what it must not) goes
+// out when the program's processes are gone. Processes that live on for limits::kKillWait quarantine the slot: the
+// outcome goes out and says so, the server is told, and `on_done` comes when they are gone after all. The first ending
+// wins.
 //
 // Belongs to its loop's thread. `on_done` and `on_broken` may destroy it only after returning to the loop.
 #pragma once
@@ -42,7 +43,7 @@ class ProgramRun final : private RuntimeEvents {
  public:
   enum class Aftermath {
     kClean,  // nothing of it is left
-    kKept,   // its runtime is, as was wanted
+    kKept,   // its runtime is, as was wanted, and is ready again
   };
   struct Handlers {
     std::function<void(const nlohmann::json& body, std::vector<OutgoingFd> fds)> send;  // to the server
@@ -87,6 +88,8 @@ class ProgramRun final : private RuntimeEvents {
   void on_runtime_gone() override;
   void on_deadline();
   void on_kill_wait_over();
+  void recycle();
+  void give_up_recycling(const Error& reason);
   void look_at_memory_after(std::chrono::nanoseconds pause);
   void look_at_memory();
 
@@ -119,9 +122,11 @@ class ProgramRun final : private RuntimeEvents {
   std::optional<Verdict> verdict_;
   bool runtime_died_ = false;  // then the verdict waits for its status
   bool outcome_sent_ = false;
+  bool is_recycling_ = false;  // the runtime puts itself right
   bool is_done_ = false;
   std::optional<EventLoop::TimerId> deadline_timer_;
   std::optional<EventLoop::TimerId> memory_timer_;
+  std::optional<EventLoop::TimerId> recycle_timer_;
   std::optional<EventLoop::TimerId> kill_timer_;
   std::optional<EventLoop::TimerId> closed_timer_;
 };

@@ -27,6 +27,11 @@ pid_t pid_of(const UniqueFd& pidfd) {
   return 0;
 }
 
+bool process_has_ended(const UniqueFd& pidfd) {
+  pollfd process{pidfd.get(), POLLIN, 0};
+  return ::poll(&process, 1, 0) != 0;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Runtime>> Runtime::prepare(EventLoop& loop, Slot& slot, const std::vector<int>& devices,
@@ -63,10 +68,9 @@ Runtime::~Runtime() {
   if (init_watched_) loop_.unwatch(init_pidfd_.get());
 }
 
-bool Runtime::has_ended() const {
-  pollfd process{runtime_pidfd_.get(), POLLIN, 0};
-  return runtime_status_ || (runtime_pidfd_ && ::poll(&process, 1, 0) != 0);
-}
+bool Runtime::has_ended() const { return runtime_status_ || (runtime_pidfd_ && process_has_ended(runtime_pidfd_)); }
+
+bool Runtime::is_alive() const { return init_pidfd_ && !process_has_ended(init_pidfd_); }
 
 void Runtime::send(const nlohmann::json& body, std::vector<OutgoingFd> fds) { channel_->send(body, std::move(fds)); }
 

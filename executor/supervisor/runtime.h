@@ -55,6 +55,8 @@ class Runtime final : private ProcessEvents {
   bool has_failed() const { return has_failed_ || is_closed_; }
   /// Looks now, whether the loop has heard of it or not.
   bool has_ended() const;
+  /// Whether kcoral-init, which ends after everything else of the program, still lives. Looks now.
+  bool is_alive() const;
 
   void send(const nlohmann::json& body, std::vector<OutgoingFd> fds = {});
   size_t queued_frames() const { return channel_->queued_frames(); }

@@ -32,6 +32,7 @@ Result<std::shared_ptr<const SealedMemory>> make_zygote_config(const SlotConfig&
                       {"limits", to_json(config.limits)},
                       {"seccomp_filter_fd", kFilterFd},
                       {"reuse", config.reuse},
+                      {"memory_bytes_max", config.memory_bytes_max},
                       {"environment", slot_environment(config.sandbox)}};
   return SealedMemory::copy_of(document.dump());
 }

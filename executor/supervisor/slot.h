@@ -25,7 +25,8 @@ namespace kcoral::executor {
 struct SlotConfig {
   SlotSpec sandbox;
   std::vector<std::string> preload;
-  bool reuse = false;  // a runtime may be given more than one program
+  bool reuse = false;             // a runtime may be given more than one program
+  uint64_t memory_bytes_max = 0;  // of each; 0: as much as there is
   ProgramLimits limits;
 };
 

@@ -14,27 +14,13 @@ class Standby::Waiting final : public RuntimeEvents {
   Waiting(Standby& standby, std::unique_ptr<Runtime> runtime) : standby_(standby), runtime_(std::move(runtime)) {
     runtime_->set_events(*this);
   }
-  ~Waiting() override {
-    if (timer_) standby_.loop_.cancel(*timer_);
-  }
 
   bool is_usable() const { return !runtime_->has_failed() && !runtime_->has_ended(); }
   bool is_ready() const { return runtime_->is_ready(); }
   std::unique_ptr<Runtime> release() { return std::move(runtime_); }
-  void end() {
-    runtime_->end();
-    settle();
-  }
-  void recycle(std::function<void()> settled) {
-    settled_ = std::move(settled);
-    timer_ = standby_.loop_.run_after(limits::kRecycleWait, [this] {
-      timer_.reset();
-      put_away({ErrorKind::kEngine, "it was not ready for another program in time"});
-    });
-    runtime_->recycle();
-  }
+  void end() { runtime_->end(); }
 
-  void on_runtime_ready() override { settle(); }
+  void on_runtime_ready() override {}
   void on_runtime_failed(const Error& error) override { put_away(error); }
   void on_runtime_frame(Frame frame) override {
     put_away({ErrorKind::kEngine, fmt::format("it sent \"{}\" without a program", frame.type())});
@@ -49,15 +35,8 @@ class Standby::Waiting final : public RuntimeEvents {
 
  private:
   void put_away(const Error& reason) { standby_.put_away(*this, reason); }
-  void settle() {
-    if (timer_) standby_.loop_.cancel(*std::exchange(timer_, std::nullopt));
-    if (settled_) std::exchange(settled_, nullptr)();
-  }
-
   Standby& standby_;
   std::unique_ptr<Runtime> runtime_;
-  std::function<void()> settled_;
-  std::optional<EventLoop::TimerId> timer_;
 };
 
 Standby::Standby(EventLoop& loop, Slot& slot, size_t size, uint64_t runs_per_runtime)
@@ -92,23 +71,15 @@ bool Standby::may_come_back(const Runtime& runtime) const {
   return runs_per_runtime_ == 0 || runtime.recycled_count() + 1 < runs_per_runtime_;
 }
 
-void Standby::give_back(std::unique_ptr<Runtime> runtime, std::function<void()> settled) {
+void Standby::give_back(std::unique_ptr<Runtime> runtime) {
   waiting_.push_front(std::make_unique<Waiting>(*this, std::move(runtime)));
-  Waiting& waiting = *waiting_.front();
-  if (!waiting.is_usable()) {
-    put_away(waiting, Waiting::ended());
-    return settled();
-  }
-  waiting.recycle(std::move(settled));
 }
 
 void Standby::put_away(Waiting& waiting, const Error& reason) {
   const auto place =
       std::find_if(waiting_.begin(), waiting_.end(), [&](const auto& each) { return each.get() == &waiting; });
   if (place == waiting_.end()) return;  // said before
-  // Ordinary: what a program leaves behind is its own affair.
-  const auto level = reason.kind == ErrorKind::kConflict ? spdlog::level::debug : spdlog::level::warn;
-  spdlog::log(level, "a runtime that stood by is put away: {}", reason.message);
+  spdlog::warn("a runtime that stood by is put away: {}", reason.message);
   leaving_.splice(leaving_.end(), waiting_, place);
   waiting.end();
 }

@@ -2,13 +2,12 @@
 //
 // It promises: `take` gives a runtime that was alive at that moment, or asks for a new one. One that fails or ends
 // while it waits is put away with a word in the log: whoever comes next gets a new one, and with it the reason, should
-// it fail again. A runtime serves one program, or as many as the operator chose: then it comes back here, and waits
-// again once it has put itself right.
+// it fail again. A runtime serves one program, or as many as the operator chose: then it comes back here once it has
+// put itself right.
 //
 // Belongs to its loop's thread, and ends before its slot.
 #pragma once
 
-#include <functional>
 #include <list>
 #include <memory>
 #include <vector>
@@ -35,9 +34,8 @@ class Standby {
 
   /// Whether it may serve another program after the one that it is about to be given.
   bool may_come_back(const Runtime& runtime) const;
-  /// Takes back a runtime whose program was answered. `settled` runs once it waits again, or is put away since it
-  /// cannot; within limits::kRecycleWait.
-  void give_back(std::unique_ptr<Runtime> runtime, std::function<void()> settled);
+  /// Takes back one that is ready for another program. It is the next to be given one.
+  void give_back(std::unique_ptr<Runtime> runtime);
 
  private:
   class Waiting;

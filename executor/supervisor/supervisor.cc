@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "executor/frame_fields.h"
 #include "executor/shortage.h"
+#include "executor/supervisor/process_memory.h"
 #include "schema/limits.h"
 
 namespace kcoral::executor {
@@ -130,7 +131,11 @@ Status Supervisor::configure(const Frame& frame) {
   runs_per_runtime_ = *runs_per_runtime;
   auto memory_bytes_max = unsigned_field(frame.body, "memory_bytes_max");
   if (!memory_bytes_max) return fail(memory_bytes_max.error());
-  memory_bytes_max_ = *memory_bytes_max;
+  config->memory_bytes_max = *memory_bytes_max;
+  if (*memory_bytes_max > 0 && !descendants_are_told()) {
+    spdlog::warn(
+        "this kernel does not tell of a process's children: what a program starts is not counted as its memory");
+  }
   config->reuse = runs_per_runtime_ != 1;
   config_ = std::move(*config);
   auto lock_path = string_field(frame.body, "lock_path");
@@ -222,7 +227,7 @@ Status Supervisor::run_program(Frame frame) {
   handlers.on_broken = [this](const std::string& reason) { break_off(reason, /*permanent=*/false); };
   auto runtime = standby_->take(request->devices);
   if (!runtime) return fail(runtime.error());
-  request->memory_bytes_max = memory_bytes_max_;
+  request->memory_bytes_max = config_->memory_bytes_max;
   request->keep_runtime = standby_->may_come_back(**runtime);
   auto run = ProgramRun::start(loop_, std::move(*runtime), std::move(*request), std::move(handlers));
   if (!run) return fail(run.error());
@@ -246,14 +251,9 @@ Status Supervisor::take_cancel(const Frame& frame) {
 }
 
 void Supervisor::on_run_done(ProgramRun::Aftermath aftermath) {
-  std::unique_ptr<Runtime> kept;
-  if (aftermath == ProgramRun::Aftermath::kKept) kept = run_->take_runtime();
+  if (aftermath == ProgramRun::Aftermath::kKept) standby_->give_back(run_->take_runtime());
   run_.reset();
-  if (is_broken_) return;
-  if (aftermath == ProgramRun::Aftermath::kClean) return say_idle();
-  standby_->give_back(std::move(kept), [this] {
-    if (!is_broken_) say_idle();
-  });
+  if (!is_broken_) say_idle();
 }
 
 void Supervisor::break_off(const std::string& message, bool permanent) {

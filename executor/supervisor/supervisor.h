@@ -61,7 +61,6 @@ class Supervisor {
   std::optional<SlotConfig> config_;
   size_t standby_size_ = 0;
   uint64_t runs_per_runtime_ = 1;
-  uint64_t memory_bytes_max_ = 0;
   UniqueFd lock_;
   std::string lock_path_;
   SteadyTime lock_wait_said_{};

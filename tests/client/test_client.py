@@ -409,6 +409,14 @@ class TestHealth:
         document = {name: value for name, value in {**self.DOCUMENT, **changes}.items() if value is not ...}
         return lambda request: Answer(200, json.dumps(document).encode())
 
+    def test_quarantined_executors_are_there_only_while_there_are_some(self, server, client):
+        quarantined = [{"executor": "executor-0", "since": "2026-11-29T19:24:56.012345Z", "reason": "stuck"}]
+        server.then(self.answer(quarantined=quarantined), self.answer(quarantined={}), self.answer(quarantine=[]))
+        assert client.health()["quarantined"] == quarantined
+        for complaint in ("health.quarantined is no array", "unknown field quarantine"):
+            with pytest.raises(MalformedAnswerError, match=complaint):
+                client.health()
+
     def test_health_and_target(self, server, client):
         server.then(self.answer(), self.answer(), self.answer(target={}))
         assert client.health() == self.DOCUMENT

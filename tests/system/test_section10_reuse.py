@@ -37,6 +37,39 @@ CHANGES = {
     "thread switches": ("sys.setswitchinterval(100)", "return sys.getswitchinterval() < 1", True),
     "pending signals": ("signal.pthread_sigmask(signal.SIG_BLOCK, [15]); os.kill(os.getpid(), 15)", "return 1", 1),
     "fast timer": ("signal.setitimer(signal.ITIMER_REAL, 0.5, 0.0001)", "return list(signal.getitimer(signal.ITIMER_REAL))", [0.0, 0.0]),
+    "HOME": ("import shutil; shutil.rmtree(os.environ['HOME'])", "open(os.environ['HOME'] + '/f', 'w'); return 1", 1),
+    "HOME elsewhere": (
+        "home = os.environ['HOME']; os.rename(home, home + '2'); os.mkdir('mine'); os.symlink(os.path.abspath('mine'), home)",
+        "return [os.path.islink(os.environ['HOME']), os.listdir(os.environ['HOME']), os.path.exists(os.environ['HOME'] + '2')]",
+        [False, [], False],
+    ),
+    "modes": (
+        "home = os.environ['HOME']; open(home + '/f', 'w')\nfor d in (home, os.path.dirname(home), '/work', '/tmp'): os.chmod(d, 0)",
+        "home = os.environ['HOME']; return [oct(os.stat(d).st_mode & 0o7777) for d in (home, os.path.dirname(home), '/work', '/tmp')] + os.listdir(home)",
+        ["0o700", "0o700", "0o700", "0o1777"],
+    ),
+    "variable of C": (
+        "import ctypes; ctypes.CDLL(None).setenv(b'LANG', b'tlh', 1)",
+        "return [os.environ['LANG'], subprocess.run('echo $LANG', shell=True, capture_output=True, text=True).stdout]",
+        ["C.UTF-8", "C.UTF-8\n"],
+    ),
+    "interrupts handled by C": (
+        "import ctypes; ctypes.CDLL(None).signal(2, ctypes.c_void_p(1))",
+        "try: os.kill(os.getpid(), 2); time.sleep(5)\nexcept KeyboardInterrupt: return 'interrupted'",
+        "interrupted",
+    ),
+    "a call that goes on after an interrupt": (
+        "signal.siginterrupt(signal.SIGINT, False)",
+        "r, w = os.pipe(); t = threading.Timer(0.2, lambda: os.kill(os.getpid(), 2)); t.start()\ntry: os.read(r, 1)\nexcept KeyboardInterrupt: t.join(); os.close(r); os.close(w); return 'interrupted'",
+        "interrupted",
+    ),
+    "signals handled by C": (
+        "import faulthandler; faulthandler.register(10)",
+        "return [line for line in open('/proc/self/status') if line.startswith('SigCgt')][0].split()[1][-3]",
+        "0",
+    ),
+    "threads that were joined": ("ts = [threading.Thread(target=int) for _ in range(20)]\nfor t in ts: t.start()\nfor t in ts: t.join()", "return 1", 1),
+    "children that were waited for": ("subprocess.run(['true'])", "return 1", 1),
     "generator hooks": ("sys.set_asyncgen_hooks(firstiter=print)", "return sys.get_asyncgen_hooks()[0]", None),
 }
 
@@ -165,6 +198,9 @@ class TestReuse:
             "import os\ndef main(): os.close(0)\n",
             "import resource\ndef main(): resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\n",
             "import os\ndef main(): os.nice(3)\n",
+            "import ctypes\ndef main(): assert ctypes.CDLL(None).shmget(0, 4096, 0o1600) >= 0\n",
+            "import ctypes\ndef main(): assert ctypes.CDLL(None).semget(0, 1, 0o1600) >= 0\n",
+            "import ctypes\ndef main(): assert ctypes.CDLL(None).msgget(0, 0o1600) >= 0\n",
         ],
     )
     def test_what_cannot_be_put_right_costs_the_process(self, reusing, leave):
@@ -172,6 +208,15 @@ class TestReuse:
         assert served(reusing) > 1
         reusing.run(leave)
         assert served(reusing) == 1
+
+    def test_memory_that_is_still_held_costs_the_process(self):
+        with running_server(
+            "--num-workers", "1", "--max-requests-per-worker", "0", "--standby-runtimes", "0", "--max-memory-bytes", "200000000"
+        ) as server:  # fmt: skip
+            assert [served(server), served(server)] == [1, 2]
+            for megabytes, then in ((40, 3), (120, 1)):
+                server.run(f"import string\ndef main(): string.kept = b'x' * ({megabytes} << 20)\n")
+                assert served(server) == then
 
     @pytest.mark.parametrize("end", ["import os\ndef main(): os._exit(3)\n", "import os\ndef main(): os.kill(os.getpid(), 9)\n"])
     def test_a_process_that_ends_is_replaced(self, reusing, end):

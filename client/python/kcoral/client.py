@@ -159,11 +159,13 @@ class Client:
             document = parse_document(content)
             if response.status != 200:
                 raise decode_server_error(document, response.status, _retry_after(response))
-            check_fields(document, _HEALTH_FIELDS, "health")
+            check_fields(document, _HEALTH_FIELDS, "health", optional={"quarantined"})
             check_fields(document["load"], _LOAD_FIELDS, "health.load")
             for field in ("target", "versions"):
                 if not isinstance(document[field], dict):
                     raise ValueError(f"health.{field} is no object")
+            if not isinstance(document.get("quarantined", []), list):
+                raise ValueError("health.quarantined is no array")
         except ValueError as error:
             raise MalformedAnswerError(self.url, str(error), response.status) from error
         return document

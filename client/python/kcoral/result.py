@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -117,12 +117,12 @@ def decode_server_error(document: Mapping[str, Any], http_status: int, retry_aft
     )
 
 
-def check_fields(document: Any, expected: set[str] | frozenset[str], where: str) -> None:
-    """Raises ValueError unless `document` is an object with exactly the expected fields."""
+def check_fields(document: Any, expected: set[str] | frozenset[str], where: str, optional: Iterable[str] = ()) -> None:
+    """Raises ValueError unless `document` is an object with exactly the expected fields, and maybe optional ones."""
     _check(document, dict, where)
     if missing := sorted(expected - document.keys()):
         raise ValueError(f"{where} lacks {', '.join(missing)}")
-    if unknown := sorted(document.keys() - expected):
+    if unknown := sorted(document.keys() - expected - set(optional)):
         raise ValueError(f"{where} has the unknown field {', '.join(unknown)}")
 
 

@@ -155,20 +155,19 @@ def prepare(sandbox, frame, fds, children):
         os.close(fd)
 
 
-may_report_ends = lambda: True  # asked again and again until it says so
-unreported = []
+report_ends = True
+may_reap = lambda: True  # asked again and again until it says so; the first process of a namespace ends after the others
 
 
 def reap(children):
-    while children:
+    while children and may_reap():
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid == 0:
-            break
+            return
         run, process = children.pop(pid)
         how = {"signal": os.WTERMSIG(status)} if os.WIFSIGNALED(status) else {"code": os.WEXITSTATUS(status)}
-        unreported.append({"id": run, "process": process, **how})
-    while unreported and may_report_ends():
-        send("exited", **unreported.pop(0))
+        if report_ends:
+            send("exited", id=run, process=process, **how)
 
 
 prepare_hook = None
@@ -188,7 +187,7 @@ def main():
     child_ends = (ctypes.c_uint64 * 16)(1 << (signal.SIGCHLD - 1))
     ends = ctypes.CDLL(None).signalfd(-1, child_ends, os.O_CLOEXEC | os.O_NONBLOCK)
     while True:
-        ready, _, _ = select.select([3, ends], [], [], 0.02 if unreported else None)
+        ready, _, _ = select.select([3, ends], [], [], 0.02 if children else None)
         if ends in ready:
             os.read(ends, 128)
         reap(children)

@@ -100,6 +100,17 @@ TEST(RemoteExecutor, EveryWordAboutARunIsHeldAgainstItsRequestAndAttempt) {
   }
 }
 
+TEST(RemoteExecutor, AQuarantineComesAfterTheOutcome) {
+  SlotHarness slot([](ExecutorConfig& config) {
+    config.executor_path = write_executor(std::filesystem::path(config.lock_path).parent_path() / "executor",
+                                          "send('quarantined', message='stuck', **about)");
+  });
+  ASSERT_TRUE(slot.start_and_wait());
+  slot.begin(slot.make_assignment("{}"));
+  ASSERT_TRUE(slot.log().wait_for_lost(1));
+  EXPECT_NE(slot.log().lost()[0].reason.find("before the outcome"), std::string::npos) << slot.log().lost()[0].reason;
+}
+
 TEST(RemoteExecutor, CancelAndBlobsNameTheirRun) {
   // It says in its outcome's message what it was sent.
   SlotHarness slot([](ExecutorConfig& config) {

@@ -92,15 +92,21 @@ TEST_F(Scripted, AnswerCountsWhenTheProcessEndsAtOnce) {
   EXPECT_EQ(report.ending, Ending::kCompleted);
 }
 
-TEST_F(Scripted, LeaseIsGrantedAtOnceWithoutDevices) {
-  const RunReport report =
-      slot_->run(scripted("started(0)\n"
-                          "send('lease_request', index=0)\n"
-                          "frame, fds = receive()\n"
-                          "assert frame == {'type': 'lease_granted', 'devices': []}, frame\n"
-                          "send('lease_release', index=0)\n"
-                          "failed_at = started(1); failed(1, 'runtime', 'enough')\n"));
-  EXPECT_EQ(report.error_message, "enough");
+TEST_F(Scripted, WithoutDevicesThereIsNoLease) {
+  expect_error("started(0); send('lease_request', index=0)\nimport time; time.sleep(60)", "engine",
+               "there is nothing to lease");
+}
+
+TEST_F(Scripted, LeaseIsGranted) {
+  Assignment assignment =
+      slot_->make_assignment(scripted("started(0)\n"
+                                      "send('lease_request', index=0)\n"
+                                      "frame, fds = receive()\n"
+                                      "assert frame == {'type': 'lease_granted', 'devices': [3]}, frame\n"
+                                      "send('lease_release', index=0)\n"
+                                      "started(1); failed(1, 'runtime', 'enough')\n"));
+  assignment.devices = {3};
+  EXPECT_EQ(slot_->run(assignment).error_message, "enough");
   EXPECT_EQ(slot_->log().records_text().find("lease"), std::string::npos);
 }
 
@@ -186,8 +192,12 @@ TEST_F(Scripted, ProgramThatClosesItsConnectionFails) {
 }
 
 TEST_F(Scripted, RuntimeThatDoesNotReadItsGrantsIsStopped) {
-  expect_error("started(0)\nwhile True: send('lease_request', index=0); send('lease_release', index=0)", "engine",
-               "does not read");
+  Assignment assignment = slot_->make_assignment(
+      scripted("started(0)\nwhile True: send('lease_request', index=0); send('lease_release', index=0)"));
+  assignment.devices = {3};
+  const RunReport report = slot_->run(assignment);
+  EXPECT_EQ(report.error_kind, "engine");
+  EXPECT_NE(report.error_message.find("does not read"), std::string::npos) << report.error_message;
 }
 
 TEST_F(Scripted, DeadlineEndsWhateverTheProgramDoes) {
@@ -203,6 +213,7 @@ TEST_F(Scripted, DeadlineEndsWhateverTheProgramDoes) {
   for (const char* script : scripts) {
     Assignment assignment = slot_->make_assignment(scripted(script));
     assignment.timeout = std::chrono::milliseconds(300);
+    assignment.devices = {3};  // one of the scripts asks for a lease
     const RunReport report = slot_->run(assignment);
     EXPECT_EQ(report.ending, Ending::kTimedOut) << script;
     EXPECT_EQ(report.error_message, "the deadline of 0.3 s passed in instructions[0] (upload \"s\")") << script;
@@ -497,7 +508,7 @@ TEST_F(Scripted, PrepareThatFailsIsAnEngineError) {
 }
 
 TEST_F(Scripted, ProcessesThatCannotBeEndedQuarantineTheSlot) {
-  // A zygote that does not report the end stands for a process that does not end.
+  // The first process of a namespace does not end before its parent has reaped the others.
   const TemporaryDirectory signs("/var/tmp");  // a slot has a /tmp of its own
   std::filesystem::permissions(signs.path(), std::filesystem::perms(0755));
   const std::string sign = signs.path() / "end";
@@ -505,7 +516,7 @@ TEST_F(Scripted, ProcessesThatCannotBeEndedQuarantineTheSlot) {
     config.executor_path = *executable_;
     config.standby = 0;
     config.read_only_paths.push_back(signs.path());
-    config.environment["KCORAL_FAKE_ZYGOTE"] = "may_report_ends = lambda: os.path.exists('" + sign + "')";
+    config.environment["KCORAL_FAKE_ZYGOTE"] = "may_reap = lambda: os.path.exists('" + sign + "')";
   });
   ASSERT_TRUE(slot->start_and_wait());
   Assignment assignment = slot->make_assignment(scripted("started(0)\nimport time; time.sleep(60)"));
@@ -523,6 +534,19 @@ TEST_F(Scripted, ProcessesThatCannotBeEndedQuarantineTheSlot) {
   ASSERT_TRUE(slot->log().wait_for_idle(2));
   EXPECT_EQ(slot->run(scripted(std::string(kAnswer) + "completed()")).ending, Ending::kCompleted);
   EXPECT_TRUE(slot->log().lost().empty());
+}
+
+TEST_F(Scripted, AZygoteThatDoesNotTellOfAnEndIsReplaced) {
+  const auto slot = make_slot("report_ends = False");
+  ASSERT_TRUE(slot->start_and_wait());
+  Assignment assignment = slot->make_assignment(scripted("started(0)\nimport time; time.sleep(60)"));
+  assignment.timeout = std::chrono::milliseconds(100);
+  slot->begin(assignment);
+  ASSERT_TRUE(slot->log().wait_for_outcome(1));
+  EXPECT_NE(slot->log().last_report().error_message.find("the slot is replaced"), std::string::npos);
+  ASSERT_TRUE(slot->log().wait_for_lost(1));
+  EXPECT_FALSE(slot->log().lost()[0].permanent);
+  ASSERT_TRUE(slot->log().wait_for_idle(2));
 }
 
 }  // namespace

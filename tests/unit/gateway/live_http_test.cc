@@ -18,7 +18,7 @@ TEST(LiveHttp, HealthHasExactlyTheFieldsOfTheContract) {
   const auto body = nlohmann::json::parse(answer->body);
   EXPECT_EQ(body,
             nlohmann::json::parse(R"({"status":"ok","instance_id":"instance","started_at":"1970-01-01T00:00:00.000000Z",
-    "gpu_count":0,"load":{"request_capacity":1,"requests_in_progress":0,"requests_waiting":0},"quarantined":[],"target":{},
+    "gpu_count":0,"load":{"request_capacity":1,"requests_in_progress":0,"requests_waiting":0},"target":{},
     "versions":{"kcoral":"0.1.0"}})"));
 }
 

@@ -109,7 +109,10 @@ class Slot:
         given = (
             {**given, **environment} if isinstance(environment, dict) else given if environment is None else environment
         )
-        config = {"preload": list(preload), "limits": {}, "environment": given, "seccomp_filter_fd": 5, "reuse": False, **config}
+        config = {
+            "preload": list(preload), "limits": {}, "environment": given, "seccomp_filter_fd": 5, "reuse": False,
+            "memory_bytes_max": 0, **config,
+        }  # fmt: skip
         # By number, as the zygote will find them; far away first, so that none overwrites another.
         inherited = [theirs.detach(), sealed(json.dumps(config).encode()), sealed(seccomp_filter)]
         command = command or [

@@ -261,7 +261,7 @@ TEST_F(SchedulerTest, AQuarantinedSlotIsShownAndTakesNothingUntilItIsBack) {
   EXPECT_EQ(capacity.slots, 1u);
   ASSERT_EQ(capacity.quarantined.size(), 1u);
   EXPECT_EQ(capacity.quarantined[0].executor, "executor-0");
-  EXPECT_EQ(capacity.quarantined[0].reason, "processes could not be ended");
+  EXPECT_EQ(capacity.quarantined[0].quarantine.reason, "processes could not be ended");
   EXPECT_EQ(answer_of(submit())->http_status, 200);
   EXPECT_EQ(fakes_[0]->assignments.size(), 1u);
   on_loop([&] { fakes_[0]->become_idle(); });
