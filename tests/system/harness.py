@@ -19,6 +19,7 @@ import subprocess
 import tempfile
 import time
 import uuid
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any, Callable, Iterator
 
@@ -341,3 +342,56 @@ def running_server(*flags: str, environment: dict[str, str] | None = None) -> It
         finally:
             code = server.stop()
         assert code == 0, f"the server ended with {code}; its log:\n{server.log()}"
+
+
+@dataclass(frozen=True)
+class Process:
+    """Another one of the same number is another process."""
+
+    pid: int
+    started: int  # in ticks since the machine started
+    parent: int
+    state: str
+    name: str
+
+
+def process(pid: int) -> Process | None:
+    try:
+        before, _, after = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    fields = after.split()
+    return Process(pid, int(fields[19]), int(fields[1]), fields[0], before.partition("(")[2])
+
+
+def still_runs(seen: Process) -> bool:
+    found = process(seen.pid)
+    return found is not None and found.started == seen.started and found.state not in "ZX"
+
+
+def processes() -> list[Process]:
+    return [found for name in os.listdir("/proc") if name.isdigit() and (found := process(int(name)))]
+
+
+def family(pid: int) -> list[Process]:
+    """All that is below a process, parents before their children; zombies too."""
+    children = defaultdict(list)
+    for each in processes():
+        children[each.parent].append(each)
+    found, parents = [], [pid]
+    while parents:
+        below = children.pop(parents.pop(), [])
+        found += below
+        parents += [each.pid for each in below]
+    return found
+
+
+def executors_of(data_dir: pathlib.Path) -> list[int]:
+    """Processes that hold a slot of this data directory."""
+    held = []
+    locks = {os.stat(path).st_ino for path in (data_dir / "executors").glob("*.lock")}
+    for line in pathlib.Path("/proc/locks").read_text().splitlines():
+        fields = line.split()
+        if "FLOCK" in fields and int(fields[5].rpartition(":")[2]) in locks:
+            held.append(int(fields[4]))
+    return held

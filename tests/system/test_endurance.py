@@ -12,14 +12,14 @@ import pathlib
 import random
 import threading
 import uuid
-from collections import Counter, defaultdict
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Callable, Iterable, Iterator
 
 import pytest
 
-from harness import Program, Reply, Server, call, running_server, wait_until
+from harness import Program, Reply, Server, call, family, running_server, wait_until
 from test_ways_to_die import ENDS, HANGS, dying
 
 PROGRAMS = int(os.environ.get("KCORAL_ENDURANCE_PROGRAMS", "240"))
@@ -204,43 +204,6 @@ def end_runtimes(server: Server) -> None:
     while len(slots) < SLOTS:
         with ThreadPoolExecutor(SLOTS) as clients:
             slots.update(clients.map(lambda _: server.execute(program).values["slot"], range(SLOTS)))
-
-
-@dataclass(frozen=True)
-class Process:
-    """Another one of the same number is another process."""
-
-    pid: int
-    started: int  # in ticks since the machine started
-    parent: int
-    state: str
-    name: str
-
-
-def process(pid: int) -> Process | None:
-    try:
-        before, _, after = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    fields = after.split()
-    return Process(pid, int(fields[19]), int(fields[1]), fields[0], before.partition("(")[2])
-
-
-def processes() -> list[Process]:
-    return [found for name in os.listdir("/proc") if name.isdigit() and (found := process(int(name)))]
-
-
-def family(pid: int) -> list[Process]:
-    """All that is below a process, parents before their children; zombies too."""
-    children = defaultdict(list)
-    for each in processes():
-        children[each.parent].append(each)
-    found, parents = [], [pid]
-    while parents:
-        below = children.pop(parents.pop(), [])
-        found += below
-        parents += [each.pid for each in below]
-    return found
 
 
 def executors(server: Server) -> list[int]:

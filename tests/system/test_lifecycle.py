@@ -15,7 +15,7 @@ import uuid
 
 import pytest
 
-from harness import KCORAL, PATIENCE_S, Server, call, running_server, wait_until
+from harness import KCORAL, PATIENCE_S, Server, call, executors_of, family, running_server, still_runs, wait_until
 
 QUICK = call("def main():\n    return 42\n")
 
@@ -169,22 +169,6 @@ class TestStop:
         assert replies[0].error(500, "engine")
 
 
-def executors_of(data_dir: pathlib.Path) -> list[int]:
-    """Processes that hold a slot of this data directory."""
-    held = []
-    locks = {os.stat(path).st_ino for path in (data_dir / "executors").glob("*.lock")}
-    for line in pathlib.Path("/proc/locks").read_text().splitlines():
-        fields = line.split()
-        if "FLOCK" in fields and int(fields[5].rpartition(":")[2]) in locks:
-            held.append(int(fields[4]))
-    return held
-
-
-def descendants(pid: int) -> list[int]:
-    children = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [int(child) for child in children] + [grand for child in children for grand in descendants(int(child))]
-
-
 class TestDeath:
     def test_after_kill_9_nothing_admitted_is_lost_and_nothing_runs_on(self, data_dir):
         server = Server(data_dir, "--num-workers", "1").start()
@@ -197,13 +181,13 @@ class TestDeath:
         threads.append(threading.Thread(target=lambda: pytest.raises(Exception, server.post, QUICK, X_Request_ID=queued)))
         threads[1].start()
         wait_until(lambda: server.health()["load"]["requests_waiting"] == 1, "the other program waits")
-        family = descendants(server.pid)
+        old = family(server.pid)
         server.kill()
         for thread in threads:
             thread.join()
 
         again = Server(data_dir, "--num-workers", "1").start()
-        wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in family), "the old processes are gone")
+        wait_until(lambda: not any(map(still_runs, old)), "the old processes are gone")
         assert again.post(QUICK, X_Request_ID=done).body == first.body
         assert again.post(QUICK, X_Request_ID=queued).result().value() == 42
         assert "server" in again.post(endless, X_Request_ID=running).error(500, "engine")

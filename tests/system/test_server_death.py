@@ -26,9 +26,20 @@ from typing import Callable, Iterator, NamedTuple
 
 import pytest
 
-from harness import PATIENCE_S, Program, Reply, Server, call, wait_until
-from test_endurance import Process, family, process, processes
-from test_lifecycle import QUICK, executors_of
+from harness import (
+    PATIENCE_S,
+    Process,
+    Program,
+    Reply,
+    Server,
+    call,
+    executors_of,
+    family,
+    process,
+    processes,
+    wait_until,
+)
+from test_lifecycle import QUICK
 
 ROUNDS = int(os.environ.get("KCORAL_DEATH_ROUNDS", "4"))
 SEED = int(os.environ.get("KCORAL_DEATH_SEED", random.SystemRandom().randrange(10**6)))
