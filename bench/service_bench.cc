@@ -1,7 +1,8 @@
 // What one trivial program costs from a client's first byte to the last byte of its answer, durable throughout, beside
 // what the machine itself takes, measured in the same run.
 //
-//   service_bench [SECONDS_PER_SERIES [FILE.json [PART_OF_NAME]]]
+//   scripts/build release kcoral kcoral-executor service_bench
+//   build/release/bin/service_bench [SECONDS_PER_SERIES [FILE.json [PART_OF_NAME]]]
 //
 // A table goes to standard output, the same figures as JSON to the file ("-" for none). With a part of a name only the
 // series of servers with such a name are measured.

@@ -48,8 +48,9 @@ void allow_own_priority() {
   ::setrlimit(RLIMIT_NICE, &limit);
 }
 
-int run(const std::string& slot_name) {
+int run(const std::string& slot_name, const std::string& log_level) {
   start_log("executor " + slot_name);
+  spdlog::set_level(spdlog::level::from_str(log_level));
   const auto failed = [](const Error& error) {
     spdlog::error("{}", error.message);
     return 1;
@@ -73,9 +74,9 @@ int run(const std::string& slot_name) {
 }  // namespace kcoral::executor
 
 int main(int argc, char** argv) {
-  if (argc != 2 || !kcoral::executor::has_server()) {
+  if (argc != 3 || !kcoral::executor::has_server()) {
     std::fputs("kcoral-executor is started by the kcoral server, not by hand.\n", stderr);
     return 64;
   }
-  return kcoral::executor::run(argv[1]);
+  return kcoral::executor::run(argv[1], argv[2]);
 }

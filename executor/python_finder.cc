@@ -56,7 +56,10 @@ Result<PythonChoice> probe(const std::string& candidate, uid_t uid, gid_t gid) {
   spec.arguments = {candidate, "-I", "-B", "-c", kProbe};
   if (::geteuid() == 0) spec.user = ProcessSpec::User{uid, gid};
   auto run = run_captured(std::move(spec), kProbeMax);
-  if (!run) return fail(ErrorKind::kEnvironment, "uid {} cannot run {}: {}", uid, candidate, run.error().message);
+  if (!run)
+    return fail(ErrorKind::kEnvironment,
+                "uid {} cannot run {}: {}; choose a --python that it can, or another --sandbox-user", uid, candidate,
+                run.error().message);
   if (run->status != ExitStatus{}) {
     return fail(ErrorKind::kEnvironment, "{} is no working Python for uid {}: {}, {}", candidate, uid,
                 describe(run->status), run->err.empty() ? "no message" : run->err.substr(0, run->err.find('\n')));
@@ -70,7 +73,8 @@ Result<PythonChoice> find_python(const std::optional<std::string>& explicit_path
   if (explicit_path) {
     std::error_code error;
     const std::string path = std::filesystem::absolute(*explicit_path, error).lexically_normal();
-    if (!std::filesystem::exists(path, error)) return fail(ErrorKind::kEnvironment, "there is no {}", path);
+    if (!std::filesystem::exists(path, error))
+      return fail(ErrorKind::kEnvironment, "there is no {}: choose another --python", path);
     auto choice = probe(path, uid, gid);
     if (choice) choice->why = "as configured";
     return choice;

@@ -55,7 +55,7 @@ Status RemoteExecutor::try_launch() {
   auto sockets = make_frame_sockets();
   if (!sockets) return fail(sockets.error());
   ProcessSpec spec;
-  spec.arguments = {config_.executor_path, config_.name};
+  spec.arguments = {config_.executor_path, config_.name, config_.log_level};
   spec.fds = {{kServerFd, sockets->theirs.get()}};
   spec.own_session = true;
   auto process = ChildProcess::start(spec);

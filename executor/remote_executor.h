@@ -30,6 +30,7 @@ namespace kcoral::executor {
 struct ExecutorConfig {
   std::string name;                  // of the slot, in logs and audit records
   std::string executor_path;         // kcoral-executor (install_paths.h)
+  std::string log_level = "info";    // as spdlog names it
   std::string lock_path;             // a file in the data directory; one for each slot
   std::string python;                // interpreter (python_finder.h)
   std::vector<std::string> preload;  // modules that the zygote imports

@@ -229,8 +229,8 @@ Status PistacheTransport::start(const TransportConfig& config) {
   try {
     listener->bind(Pistache::Address(fmt::format("{}:{}", config.address.literal, config.address.port)));
   } catch (const std::exception& error) {
-    return fail(ErrorKind::kEnvironment, "cannot listen on {}:{}: {}", config.address.host, config.address.port,
-                error.what());
+    return fail(ErrorKind::kEnvironment, "cannot listen on {}:{}: {}; choose another --host or --port",
+                config.address.host, config.address.port, error.what());
   }
   port_ = listener->getPort();
   const MutexLock lock(stop_mutex_);

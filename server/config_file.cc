@@ -126,9 +126,13 @@ std::string print_config(const CLI::App& app, const std::vector<std::string>& ar
   for (const CLI::Option* option : app.get_options([](const CLI::Option* each) { return is_setting(*each); })) {
     const std::string values = values_of(*option);
     const bool is_set = !values.empty() && values != "[]";
-    text += is_set
-                ? fmt::format("{} = {}  # {}\n", name_of(*option), values, source_of(*option, arguments, config_path))
-                : fmt::format("# {} is not set\n", name_of(*option));
+    if (!is_set) {
+      text += fmt::format("# {} is not set\n", name_of(*option));
+      continue;
+    }
+    // Defaults may be this machine's or this user's, so a file is not to hold them.
+    const std::string source = source_of(*option, arguments, config_path);
+    text += fmt::format("{}{} = {}  # {}\n", source == "default" ? "# " : "", name_of(*option), values, source);
   }
   return text;
 }

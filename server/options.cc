@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
@@ -64,6 +65,24 @@ uint64_t memory_bytes() {
   return bytes;
 }
 
+// Less than an interpreter with a few modules holds.
+constexpr uint64_t kMemoryBytesMin = 64 * limits::kMiB;
+constexpr uint64_t kBytesMax = uint64_t{1} << 40;
+
+/// A whole number in a range, or 0 where that means "no bound". (CLI11's own conversion takes -1 for a large one.)
+CLI::Validator whole_number(uint64_t min, uint64_t max, bool zero_too = false) {
+  const std::string what = fmt::format("a whole number from {} to {}{}", min, max, zero_too && min > 0 ? ", or 0" : "");
+  return CLI::Validator(
+      [=](const std::string& text) {
+        uint64_t number = 0;
+        const char* const end = text.data() + text.size();
+        const auto [rest, error] = std::from_chars(text.data(), end, number);
+        const bool is_in = (number >= min && number <= max) || (zero_too && number == 0);
+        return error == std::errc() && rest == end && is_in ? "" : text + " is not " + what;
+      },
+      "");
+}
+
 void add_service_options(CLI::App& app, ServerOptions& options, RawOptions& raw) {
   const std::string group = "Service";
   app.add_option("--device", raw.device, "What programs run on: cpu")
@@ -72,7 +91,7 @@ void add_service_options(CLI::App& app, ServerOptions& options, RawOptions& raw)
       ->capture_default_str()
       ->group(group);
   app.add_option("--num-workers", options.slots, "How many programs run at once")
-      ->check(CLI::Range(1, 256))
+      ->check(whole_number(1, 256))
       ->capture_default_str()
       ->group(group);
   app.add_option("--data-dir", options.data_dir, "Where the queue, blobs, answers and audit records are kept")
@@ -84,7 +103,7 @@ void add_service_options(CLI::App& app, ServerOptions& options, RawOptions& raw)
       ->group(group);
   app.add_option("--port", options.port, "Port to listen on; 0 picks a free one, which the ready line shows")
       ->envname("KCORAL_SERVER_PORT")
-      ->check(CLI::Range(0, 65535))
+      ->check(whole_number(0, 65535))
       ->capture_default_str()
       ->group(group);
   app.add_option("--allowed-host", options.allowed_hosts,
@@ -92,7 +111,7 @@ void add_service_options(CLI::App& app, ServerOptions& options, RawOptions& raw)
       ->group(group);
   app.add_option("--shutdown-grace-seconds", raw.shutdown_grace_seconds,
                  "How long running programs may go on after SIGTERM")
-      ->check(CLI::Range(0, 86400))
+      ->check(whole_number(0, 86400))
       ->capture_default_str()
       ->group(group);
   app.add_option("--log-level", options.log_level, "debug, info, warn or error")
@@ -112,18 +131,20 @@ void add_program_options(CLI::App& app, ServerOptions& options, RawOptions& raw)
       ->group(group);
   app.add_option(
          "--max-requests-per-worker", options.runs_per_runtime,
-         "How many programs one process serves before it is replaced; 0 for any number. With more than 1 programs "
+         "How many programs one process serves before it is replaced; 0 for any number. With any value but 1, programs "
          "must trust one another: a fresh process for each is what isolates them")
+      ->check(whole_number(0, 1'000'000'000))
       ->capture_default_str()
       ->group(group);
   app.add_option("--standby-runtimes", options.standby,
                  "How many processes each worker keeps forked ahead of the programs that will run in them")
-      ->check(CLI::Range(size_t{0}, limits::kStandbyMax))
+      ->check(whole_number(0, limits::kStandbyMax))
       ->capture_default_str()
       ->group(group);
   app.add_option("--max-memory-bytes", options.memory_bytes_max,
                  "Most memory that one program's processes may hold together, by default three quarters of the "
                  "machine's; 0 for as much as there is")
+      ->check(whole_number(kMemoryBytesMin, kBytesMax, /*zero_too=*/true))
       ->capture_default_str()
       ->group(group);
   app.add_option("--env", raw.environment, "NAME=VALUE in every program's environment; may be repeated")->group(group);
@@ -141,6 +162,7 @@ void add_program_options(CLI::App& app, ServerOptions& options, RawOptions& raw)
       ->group(group);
   app.add_option("--max-output-bytes", options.output_limit_bytes_max,
                  "Most bytes kept of each of stdout and stderr, whatever a program asks for")
+      ->check(whole_number(0, kBytesMax))
       ->capture_default_str()
       ->group(group);
 }
@@ -148,19 +170,20 @@ void add_program_options(CLI::App& app, ServerOptions& options, RawOptions& raw)
 void add_limit_options(CLI::App& app, ServerOptions& options, RawOptions& raw) {
   const std::string group = "Limits";
   app.add_option("--max-request-bytes", options.request_bytes_max, "Largest request body")
-      ->check(CLI::Range(uint64_t{1024}, uint64_t{1} << 40))
+      ->check(whole_number(1024, kBytesMax))
       ->capture_default_str()
       ->group(group);
   app.add_option("--max-response-bytes", options.response_bytes_max, "Largest answer")
-      ->check(CLI::Range(uint64_t{1024}, uint64_t{1} << 40))
+      ->check(whole_number(1024, kBytesMax))
       ->capture_default_str()
       ->group(group);
   app.add_option("--cache-capacity-bytes", options.blob_cache_bytes, "Memory for uploaded content that is kept hot")
+      ->check(whole_number(0, kBytesMax))
       ->capture_default_str()
       ->group(group);
   app.add_option("--worker-wait-timeout-seconds", raw.worker_wait_seconds,
                  "How long a synchronous request may wait for a free worker")
-      ->check(CLI::Range(1, 7 * 86400))
+      ->check(whole_number(1, 7 * 86400))
       ->capture_default_str()
       ->group(group);
 }

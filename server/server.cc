@@ -102,6 +102,7 @@ Status Server::run(UniqueFd signals) {
   loop_->run();
   close();
   if (unable_) return fail(*unable_);
+  spdlog::info("stopped");
   return {};
 }
 
@@ -144,6 +145,7 @@ Status Server::start_parts(int signals) {
   scheduler_ = std::make_unique<scheduler::Scheduler>(make_executors(), *store_, *loop_,
                                                       scheduler::SchedulerConfig{options_.response_bytes_max});
   if (auto recovered = store_->recover(); !recovered) return recovered;
+  if (const uint64_t kept = store_->counts().queued; kept > 0) spdlog::info("{} queued before, taken up now", kept);
   auto gateway = gateway::Gateway::start(gateway_config(), *store_, clock_, [this] { return health(); });
   if (!gateway) return fail(gateway.error());
   gateway_ = std::move(*gateway);
@@ -173,6 +175,7 @@ std::vector<std::unique_ptr<executor::Executor>> Server::make_executors() {
     executor::ExecutorConfig config;
     config.name = fmt::format("executor-{}", slot);
     config.executor_path = paths_.executor;
+    config.log_level = options_.log_level;
     config.lock_path = executor_lock_path(data_dir_, slot);
     config.python = python_.path;
     config.preload = options_.preload;
@@ -231,9 +234,12 @@ void Server::on_ready(const executor::ExecutorInfo& info) {
   const bool is_ipv6 = options_.host.find(':') != std::string::npos;
   const std::string host = is_ipv6 ? "[" + options_.host + "]" : options_.host;
   fmt::print(
-      "kcoral {} ready at http://{}:{} · {} worker{} · Python {} ({}: {}) · sandbox bubblewrap, user {} · data in {}\n",
-      KCORAL_VERSION, host, gateway_->port(), options_.slots, options_.slots == 1 ? "" : "s", python_.version,
-      python_.path, python_.why, identity_.name, data_dir_);
+      "kcoral {} ready at http://{}:{} · {} worker{}{} · Python {} ({}: {}){} · sandbox bubblewrap, user {} · data in "
+      "{}\n",
+      KCORAL_VERSION, host, gateway_->port(), options_.slots, options_.slots == 1 ? "" : "s",
+      options_.runs_per_runtime == 1 ? "" : ", programs share processes", python_.version, python_.path, python_.why,
+      options_.preload.empty() ? "" : fmt::format(", preloaded {}", fmt::join(options_.preload, ", ")), identity_.name,
+      data_dir_);
   std::fflush(stdout);
 }
 

@@ -61,7 +61,7 @@ TEST_F(OptionsTest, WhatIsPrintedSaysWhereItCameFromAndIsAFileOfThat) {
   EXPECT_EQ(printed.exit_code, 0);
   for (const std::string& line :
        {std::string("host = \"0.0.0.0\"  # flag\n"), std::string("port = 2  # KCORAL_SERVER_PORT\n"),
-        "num-workers = 3  # " + path_ + "\n", std::string("log-level = \"info\"  # default\n"),
+        "num-workers = 3  # " + path_ + "\n", std::string("# log-level = \"info\"  # default\n"),
         std::string("preload = [\"numpy\", \"json\"]  # flag\n"), std::string("# python is not set\n")}) {
     EXPECT_THAT(printed.text, HasSubstr(line));
   }
