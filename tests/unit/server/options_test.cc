@@ -79,6 +79,21 @@ TEST_F(OptionsTest, WhatIsPrintedSaysWhereItCameFromAndIsAFileOfThat) {
   EXPECT_EQ(again.server.data_dir, printed.server.data_dir);
 }
 
+TEST_F(OptionsTest, NumbersAreWholeAndInTheirRange) {
+  for (const char* flag : {"--max-memory-bytes", "--max-requests-per-worker", "--max-output-bytes",
+                           "--cache-capacity-bytes", "--max-request-bytes", "--num-workers", "--port"}) {
+    for (const char* text : {"-1", "4G", "1.5", "", " 7", "99999999999999999999999", "0x10"}) {
+      const CommandLine command = parse({flag, text});
+      EXPECT_EQ(command.exit_code, 2) << flag << " " << text;
+      EXPECT_THAT(command.text, HasSubstr(flag)) << command.text;
+    }
+  }
+  EXPECT_THAT(parse({"--max-memory-bytes", "1000"}).text, HasSubstr("a whole number from 67108864 to"));
+  EXPECT_EQ(parse({"--max-memory-bytes", "0"}).server.memory_bytes_max, 0u);
+  EXPECT_EQ(parse({"--max-memory-bytes", "67108864"}).server.memory_bytes_max, 64 * limits::kMiB);
+  EXPECT_GT(parse({}).server.memory_bytes_max, 0u);
+}
+
 TEST_F(OptionsTest, AFileThatIsWrongIsRefusedByNameWithWhatIsWrong) {
   const std::pair<const char*, const char*> cases[] = {
       {"\nnum-worker = 3\n", "line 2: num-worker: there is no such setting"},
