@@ -58,6 +58,7 @@ class Execution:
         self._libraries = Libraries(places.libraries, boundary)
         self._handles: dict[str, Handle] = {}
         self._index = 0
+        self.is_spent = False  # it ended in a way that no other program should follow in this process
         self._arrays = ArrayCodec(lambda: self._lease.acquire(self._index))
 
     def run_program(self, instructions: list[dict[str, Any]]) -> None:
@@ -79,6 +80,8 @@ class Execution:
             fields = error_fields(
                 "engine", "the runtime failed: " + name_of(raised) + ": " + message_of(raised), raised
             )
+        cause = raised.cause if type(raised) is InstructionFailed else raised
+        self.is_spent = cause is not None and (not issubclass(type(cause), Exception) or type(cause) is MemoryError)
         # After the message: making that may call the program's code, which may print.
         self._boundary.flush()
         document = sealed_copy(to_text(fields).encode("utf-8", "replace"))

@@ -36,6 +36,10 @@ _MFD_ALLOW_SEALING = 2
 _F_ADD_SEALS = 1033
 _SEALS = 1 | 2 | 4 | 8  # F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW, F_SEAL_WRITE
 _F_DUPFD_CLOEXEC = 1030
+_F_GETFL, _F_SETFL = 3, 4
+_SS_DISABLE = 2
+_PR_SET_CHILD_SUBREAPER = 36
+_DEFAULT_FLOATING_POINT = c_void_p(-1)  # FE_DFL_ENV
 _SYS_PIDFD_OPEN = 434  # these two numbers are the same on every architecture
 _SYS_CLOSE_RANGE = 436
 _FD_MAX = 2**32 - 1
@@ -75,6 +79,10 @@ class _Message(ctypes.Structure):
     ]
 
 
+class _SignalStack(ctypes.Structure):
+    _fields_ = [("base", c_void_p), ("flags", c_int), ("size", c_size_t)]
+
+
 _CONTROL_HEADER = Struct("@Nii")  # length, level, type
 _DESCRIPTOR = Struct("@i")
 _CONTROL_BYTES_MAX = _CONTROL_HEADER.size + PACKET_FDS_MAX * calcsize("@i")
@@ -108,6 +116,10 @@ _clearenv = _bind("clearenv", c_int)
 _shmctl = _bind("shmctl", c_int, c_int, c_int, c_void_p)
 _semctl = _bind("semctl", c_int, c_int, c_int, c_int, c_void_p)
 _msgctl = _bind("msgctl", c_int, c_int, c_int, c_void_p)
+_sigaltstack = _bind("sigaltstack", c_int, c_void_p, c_void_p)
+_prctl = _bind("prctl", c_int, c_int, c_ulong, c_ulong, c_ulong, c_ulong)
+_fesetenv = ctypes.CDLL("libm.so.6").fesetenv
+_fesetenv.argtypes = [c_void_p]
 _environ = c_void_p.in_dll(_libc, "environ")
 _c_stdout = c_void_p.in_dll(_libc, "stdout")
 _Bytes = c_char  # captured: `c_char * n` makes the buffer types below
@@ -145,6 +157,23 @@ def close_all_but(kept: int) -> None:
     for first, last in ((3, kept - 1), (kept + 1, _FD_MAX)):
         if first <= last:
             _checked(_close_range(_SYS_CLOSE_RANGE, first, last, 0), "close_range")
+
+
+def status_flags(fd: int) -> int:
+    """Of the open file: O_NONBLOCK, O_APPEND and the like."""
+    return _checked(_fcntl(fd, _F_GETFL, 0), "ask for the flags of a descriptor")
+
+
+def set_status_flags(fd: int, flags: int) -> None:
+    _checked(_fcntl(fd, _F_SETFL, flags), "set the flags of a descriptor")
+
+
+def reset_thread() -> None:
+    """What C code of a program can set in the calling thread: rounding, a stack for signals; and a parent's duty."""
+    _fesetenv(_DEFAULT_FLOATING_POINT)
+    stack = _SignalStack(None, _SS_DISABLE, 0)
+    _sigaltstack(byref(stack), None)
+    _prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
 def map_private(fd: int, size_bytes: int) -> int:

@@ -10,8 +10,8 @@ which pid was the last one given in this namespace, the signals of /proc/self/st
 counts entries in it).
 
 This is tidying up, not isolation. Modules that a program imported stay imported, with whatever it changed in them
-(warning filters, logging handlers, the decimal context, an event loop, a start method), and so do fork and audit hooks,
-which cannot be taken back. A program that wants to reach its successors can. A fresh process for each program is the
+(warning filters, logging handlers, the decimal context, an event loop, a start method), and so do fork and audit hooks
+and what prctl, extended attributes and POSIX message queues keep, which cannot be taken back or found. A program that wants to reach its successors can. A fresh process for each program is the
 default for that reason.
 """
 
@@ -27,7 +27,9 @@ from _signal import (
     ITIMER_REAL,
     ITIMER_VIRTUAL,
     SIG_BLOCK,
+    SIG_DFL,
     SIG_IGN,
+    SIGCHLD,
     SIGINT,
     default_int_handler,
     pthread_sigmask,
@@ -70,18 +72,27 @@ from environment import (
     signal_handlers,
 )
 from errors import message_of, name_of, sources
-from kernel import clear_environment, environment_strings, ipc_object_count
+from kernel import (
+    clear_environment,
+    environment_strings,
+    ipc_object_count,
+    reset_thread,
+    set_status_flags,
+    status_flags,
+)
 from namespaces import Places
 
 _DIRECTORY = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC
 _SHARED_MEMORY = "/dev/shm"
 _FILE_BYTES_MAX = 8192  # of the files of /proc that are read here
 _SIGNAL_LINES = (b"SigPnd", b"ShdPnd", b"SigIgn", b"SigCgt")
-_MEMORY_LINE = b"RssAnon"
+_MEMORY_LINES = (b"RssAnon", b"RssShmem", b"VmSwap")
 _SIGNALS_OF_LIBC = 3 << 31  # 32 and 33
-# Restored in place, since others hold these very objects; import hooks stay, as the packages do that made them.
+# Restored in place, since others hold these very objects.
 _LISTS = ("path", "argv", "orig_argv", "warnoptions")
-_KEPT = (*_LISTS, "modules", "meta_path", "path_hooks", "path_importer_cache")
+# Those of packages stay, as the packages do that made them.
+_HOOKS = ("meta_path", "path_hooks")
+_KEPT = (*_LISTS, *_HOOKS, "modules", "path_importer_cache")
 _ENDING_WAITS = 20
 _ENDING_PAUSE_SECONDS = 0.001
 _LIMIT_COUNT = 16  # RLIM_NLIMITS of Linux
@@ -110,6 +121,8 @@ class FirstState:
         self._environment_strings = environment_strings()  # not the same: preloads may have called setenv
         self._sys = {name: value for name, value in vars(sys).items() if name not in _KEPT}
         self._lists = {name: list(getattr(sys, name)) for name in _LISTS}
+        self._hooks = {name: list(getattr(sys, name)) for name in _HOOKS}
+        self._flags = {fd: status_flags(fd) for fd in (0, 1, 2, channel_fd)}
         self._locale = setlocale(LC_ALL, None)
         self._own = own_directories(places)
         self._emptied = (places.work, places.temporary, _SHARED_MEMORY, *self._own)
@@ -127,19 +140,22 @@ class FirstState:
     def restore(self) -> Streams:
         """The streams of the next program. Raises Unfit."""
         try:
-            status = _status()
+            # First what the program made goes, since finalisers are its code; and the descriptors of objects that nobody
+            # holds any more are none that were left behind.
+            self._restore_modules()
+            gc.collect()
             self._check_what_runs()
+            status = _status()
             self._check_memory(status)
             self._restore_signals(status)
             self._restore_interpreter()
-            self._restore_modules()
             self._restore_environment()
             streams = Streams()
-            gc.collect()  # descriptors of objects that nobody holds any more are none that were left behind
             self._check_what_is_held()
             self._empty_directories()
             seed_generators()
             self._seed_random()
+            self._check_what_runs()
             return streams
         except OSError as error:
             raise Unfit("%s: %s" % (name_of(error), message_of(error))) from None
@@ -163,7 +179,7 @@ class FirstState:
 
     def _check_memory(self, status: dict[bytes, bytes]) -> None:
         """Half of what a program may hold is left for the next one at least."""
-        held = int(status[_MEMORY_LINE].split()[0]) * 1024
+        held = sum([int(status[name].split()[0]) for name in _MEMORY_LINES]) * 1024
         if self._memory_bytes_max and held > self._memory_bytes_max // 2:
             raise Unfit("%d bytes of memory are still held" % held)
 
@@ -174,13 +190,16 @@ class FirstState:
             raise Unfit("limits or the priority were changed")
         if ipc_object_count() > 0:
             raise Unfit("an ipc object was left behind")
+        if _timers_are_left():
+            raise Unfit("a timer was left behind")
 
     def _restore_signals(self, status: dict[bytes, bytes]) -> None:
         set_wakeup_fd(-1)
         for timer in (ITIMER_REAL, ITIMER_VIRTUAL, ITIMER_PROF):
             setitimer(timer, 0)
-        # Always: whether C code handles this one as well, or how, is not to be seen.
+        # Always: whether C code handles these as well, or with which flags, is not to be seen.
         set_signal(SIGINT, default_int_handler)
+        set_signal(SIGCHLD, SIG_DFL)
         if _signals_of(status) == self._signals:
             return
         for number in valid_signals():
@@ -205,10 +224,15 @@ class FirstState:
         if _set_digits_max is not None:
             _set_digits_max(self._digits_max)
         stack_size(0)
+        reset_thread()
         setlocale(LC_ALL, self._locale)
         gc.set_threshold(*self._collects[0])
         gc.set_debug(self._collects[1])
         gc.callbacks[:] = self._collects[2]
+        for name, hooks in self._hooks.items():
+            _put_back(getattr(sys, name), hooks)
+        for fd, flags in self._flags.items():
+            set_status_flags(fd, flags)
         sources.forget()
 
     def _restore_environment(self) -> None:
@@ -230,21 +254,30 @@ class FirstState:
 
     def _restore_modules(self) -> None:
         for name, module in [*_modules.items()]:
-            if name not in self._modules and self._is_of_the_program(module):
+            if name not in self._modules and self._is_of_the_program(name, module):
                 del _modules[name]
         _modules.update(self._modules)
         fresh_main()
-        for path in [*sys.path_importer_cache]:
-            if type(path) is str and any([path.startswith(top) for top in self._tops()]):
-                del sys.path_importer_cache[path]
+        zipimport = _modules.get("zipimport")
+        for cache in (sys.path_importer_cache, getattr(zipimport, "_zip_directory_cache", {})):
+            for path in [*cache]:
+                if type(path) is str and path.startswith(self._tops()):
+                    del cache[path]
         linecache = _modules.get("linecache")
         if linecache is not None:
             linecache.clearcache()
 
-    def _is_of_the_program(self, module: Any) -> bool:
-        """What it uploaded or wrote, unlike what it imported from the installed packages."""
-        file = getattr(module, "__file__", None)
-        return type(file) is str and any([file.startswith(top) for top in self._tops()])
+    def _is_of_the_program(self, name: str, module: Any) -> bool:
+        """What it uploaded, wrote or made up, unlike what it imported from the installed packages."""
+        # Those of C code below a package have none either.
+        if getattr(module, "__spec__", None) is None and "." not in name:
+            return True
+        places = [getattr(module, "__file__", None)]
+        try:
+            places.extend(getattr(module, "__path__", ()))  # of a package without a file
+        except TypeError:
+            return True
+        return any([type(place) is str and place.startswith(self._tops()) for place in places])
 
     def _seed_random(self) -> None:
         """As it does by itself in every fork."""
@@ -304,6 +337,22 @@ def _descriptors() -> dict[str, tuple[int, int]]:
 def _limits() -> list[Any]:
     return [*[getrlimit(number) for number in range(_LIMIT_COUNT)], os.getpriority(os.PRIO_PROCESS, 0),
             os.sched_getscheduler(0), os.sched_getaffinity(0)]  # fmt: skip
+
+
+def _put_back(hooks: list[Any], first: list[Any]) -> None:
+    """Whatever of `first` is missing, before what came later. By identity: comparing may call the program's code."""
+    present = [id(each) for each in hooks]
+    if any([id(each) not in present for each in first]):
+        known = [id(each) for each in first]
+        hooks[:] = [*first, *[each for each in hooks if id(each) not in known]]
+
+
+def _timers_are_left() -> bool:
+    """Of timer_create; see proc_pid_timers(5)."""
+    try:
+        return _read("/proc/self/timers") != b""
+    except FileNotFoundError:  # a kernel that does not tell
+        return False
 
 
 _INODE, _MODE, _SIZE = 0, 1, 2  # of what follows

@@ -59,8 +59,12 @@ def run(
                 restore_priority(priority)
                 priority = None
             instructions, blobs = _receive_program(channel, frame)
-            Execution(channel, boundary, places, blobs, frame.fields["needs_lease"]).run_program(instructions)
+            execution = Execution(channel, boundary, places, blobs, frame.fields["needs_lease"])
+            execution.run_program(instructions)
             _wait_for(channel, "recycle")
+            if execution.is_spent:
+                raise Unfit("its program ended by more than an exception of its own")
+            del execution  # with what the program made
             while blobs:
                 blobs.popitem()[1].drop()
             assert first is not None

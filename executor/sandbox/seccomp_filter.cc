@@ -90,6 +90,8 @@ void add_rules(FilterBuilder& filter) {
     filter.refuse_flag(SCMP_SYS(clone), 0, flag);
     filter.refuse_flag(SCMP_SYS(unshare), 0, flag);
   }
+  // Such a child is the zygote's, which knows nothing of it: its pid would keep the program's namespace from ending.
+  filter.refuse_flag(SCMP_SYS(clone), 0, CLONE_PARENT);
   // In clone's flags this bit belongs to the exit signal; only unshare and clone3 know it.
   filter.refuse_flag(SCMP_SYS(unshare), 0, kCloneNewTime);
   filter.refuse_ioctl(TIOCSTI);

@@ -1,5 +1,9 @@
 #include "executor/supervisor/process_memory.h"
 
+#include <linux/kcmp.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
@@ -8,7 +12,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_set>
+#include <unordered_map>
 
 namespace kcoral::executor {
 namespace {
@@ -17,10 +21,11 @@ constexpr uint64_t kKiB = 1024;
 
 std::string process_directory(pid_t pid) { return "/proc/" + std::to_string(pid); }
 
-/// `roots` and their descendants; see proc_pid_task(5), "children". Each once, also when its parent's thread ends
-/// meanwhile and it moves to another.
-std::unordered_set<pid_t> tree_of(const std::vector<pid_t>& roots) {
-  std::unordered_set<pid_t> tree(roots.begin(), roots.end());
+/// `roots` and their descendants, each with its parent (a root with 0); see proc_pid_task(5), "children". Each once,
+/// also when its parent's thread ends meanwhile and it moves to another.
+std::unordered_map<pid_t, pid_t> tree_of(const std::vector<pid_t>& roots) {
+  std::unordered_map<pid_t, pid_t> tree;
+  for (const pid_t root : roots) tree.emplace(root, 0);
   for (std::vector<pid_t> unvisited = roots; !unvisited.empty();) {
     const pid_t parent = unvisited.back();
     unvisited.pop_back();
@@ -29,7 +34,7 @@ std::unordered_set<pid_t> tree_of(const std::vector<pid_t>& roots) {
     for (; !error && threads != std::filesystem::directory_iterator(); threads.increment(error)) {
       std::ifstream children(threads->path() / "children");
       for (pid_t child; children >> child;) {
-        if (tree.insert(child).second) unvisited.push_back(child);
+        if (tree.emplace(child, parent).second) unvisited.push_back(child);
       }
     }
   }
@@ -56,26 +61,35 @@ std::optional<uint64_t> sum_of_lines(pid_t pid, const char* file, std::initializ
   return bytes;
 }
 
+std::optional<uint64_t> quick_bytes(pid_t pid) {
+  return sum_of_lines(pid, "status", {"RssAnon:", "RssShmem:", "VmSwap:"});
+}
+
+/// Whether two processes have one memory, as between vfork and exec. False where the kernel does not tell.
+bool share_memory(pid_t one, pid_t other) { return ::syscall(SYS_kcmp, one, other, KCMP_VM, 0, 0) == 0; }
+
 }  // namespace
 
 uint64_t memory_of(const std::vector<pid_t>& roots, uint64_t enough) {
   struct Process {
     pid_t pid;
+    pid_t parent;
     uint64_t bytes;
   };
   std::vector<Process> processes;
   uint64_t at_most = 0;
-  for (const pid_t pid : tree_of(roots)) {
-    const uint64_t bytes = sum_of_lines(pid, "status", {"RssAnon:", "RssShmem:", "VmSwap:"}).value_or(0);
-    processes.push_back({pid, bytes});
+  for (const auto& [pid, parent] : tree_of(roots)) {
+    const uint64_t bytes = quick_bytes(pid).value_or(0);
+    processes.push_back({pid, parent, bytes});
     at_most += bytes;
   }
   std::sort(processes.begin(), processes.end(), [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
   for (const Process& process : processes) {
     if (at_most <= enough) break;
-    const auto close = sum_of_lines(process.pid, "smaps_rollup", {"Pss_Anon:", "Pss_Shmem:", "SwapPss:"});
-    // Where it cannot be read the quick figure stays, unless the process has just ended.
-    if (!close && std::filesystem::exists(process_directory(process.pid) + "/status")) continue;
+    auto close = sum_of_lines(process.pid, "smaps_rollup", {"Pss_Anon:", "Pss_Shmem:", "SwapPss:"});
+    if (process.parent != 0 && share_memory(process.pid, process.parent)) close = 0;
+    // Where it cannot be read the quick figure is as good as it gets; nothing if it has just ended.
+    if (!close) close = quick_bytes(process.pid);
     at_most -= process.bytes - std::min(process.bytes, close.value_or(0));
   }
   return at_most;

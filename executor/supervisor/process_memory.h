@@ -14,7 +14,7 @@ namespace kcoral::executor {
 ///
 /// Looking closely takes milliseconds for each gigabyte. So a quick sum comes first, in which shared pages count for
 /// each process, and processes are looked at closely, the largest first, only until it is clear on which side of
-/// `enough` the sum lies. Exact where it is above.
+/// `enough` the sum lies. The processes go on meanwhile, so a sum above it means something only where it comes again.
 uint64_t memory_of(const std::vector<pid_t>& roots, uint64_t enough);
 
 /// Whether this kernel tells of descendants (CONFIG_PROC_CHILDREN); else only `roots` themselves are counted.

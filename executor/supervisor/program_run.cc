@@ -23,6 +23,10 @@ constexpr auto kClosedWait = std::chrono::seconds(2);
 // most.
 constexpr auto kMemoryPause = std::chrono::milliseconds(100);
 constexpr int kMemoryPauseFactor = 10;
+// Processes come and go while they are looked at, and what they share may be counted twice: so often in a row it must
+// be too much, the looks closer together.
+constexpr int kMemoryLooksAbove = 3;
+constexpr auto kMemoryPauseAbove = std::chrono::milliseconds(15);
 
 /// The bounds that were applied at admission are the server's; here every program that got that far is accepted.
 schema::ProgramBounds any_bounds() {
@@ -210,7 +214,11 @@ void ProgramRun::look_at_memory() {
   if (is_decided()) return;
   const SteadyTime begin = loop_.clock().now();
   const uint64_t bytes = memory_of(runtime_->host_pids(), request_.memory_bytes_max);
+  if (bytes > request_.memory_bytes_max && ++looks_above_ < kMemoryLooksAbove) {
+    return look_at_memory_after(kMemoryPauseAbove);
+  }
   if (bytes <= request_.memory_bytes_max) {
+    looks_above_ = 0;
     const auto taken = loop_.clock().now() - begin;
     return look_at_memory_after(std::max<std::chrono::nanoseconds>(kMemoryPause, taken * kMemoryPauseFactor));
   }

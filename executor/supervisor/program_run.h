@@ -126,6 +126,7 @@ class ProgramRun final : private RuntimeEvents {
   bool is_done_ = false;
   std::optional<EventLoop::TimerId> deadline_timer_;
   std::optional<EventLoop::TimerId> memory_timer_;
+  int looks_above_ = 0;  // at its memory, in a row, that found too much
   std::optional<EventLoop::TimerId> recycle_timer_;
   std::optional<EventLoop::TimerId> kill_timer_;
   std::optional<EventLoop::TimerId> closed_timer_;

@@ -88,6 +88,13 @@ Result<ValueDocument> parse_value_document(std::string_view text) {
   return document;
 }
 
+Result<uint64_t> index_of(const Frame& frame) {
+  auto index = unsigned_field(frame.body, "index");
+  if (index) return index;
+  return fail(index.error().kind, "the runtime sent a malformed {}: {}", schema::quote_short(frame.type()),
+              index.error().message);
+}
+
 /// The type that a wire value begins with: schema::wire_value writes `{"type":"NAME"` first.
 std::string type_of(std::string_view wire_text) {
   constexpr std::string_view kHead = R"({"type":")";
@@ -148,7 +155,7 @@ Result<RuntimeConversation::Meaning> RuntimeConversation::take(Frame frame) {
 }
 
 Status RuntimeConversation::check_here(const Frame& frame) const {
-  auto index = unsigned_field(frame.body, "index");
+  auto index = index_of(frame);
   if (!index) return fail(index.error());
   if (!running_ || *index != next_) {
     return fail(ErrorKind::kEngine, "the runtime sent {} for instructions[{}], which does not run",
@@ -158,7 +165,7 @@ Status RuntimeConversation::check_here(const Frame& frame) const {
 }
 
 Status RuntimeConversation::take_started(const Frame& frame) {
-  auto index = unsigned_field(frame.body, "index");
+  auto index = index_of(frame);
   if (!index) return fail(index.error());
   if (*index != due() || due() >= program_.instructions.size()) {
     return fail(ErrorKind::kEngine, "the runtime started instructions[{}] out of order", *index);

@@ -68,6 +68,30 @@ CHANGES = {
         "return [line for line in open('/proc/self/status') if line.startswith('SigCgt')][0].split()[1][-3]",
         "0",
     ),
+    "package without a file": (
+        "os.mkdir('pkg'); open('pkg/sub.py', 'w').write('V = 1'); import pkg.sub",
+        "os.mkdir('pkg'); open('pkg/sub.py', 'w').write('V = 2'); import pkg.sub; return pkg.sub.V",
+        2,
+    ),
+    "module that was made up": ("import types; sys.modules['made_up'] = types.ModuleType('made_up')", "return 'made_up' in sys.modules", False),
+    "archive of modules": (
+        "import zipfile; z = zipfile.ZipFile('/work/x.zip', 'w'); z.writestr('packed.py', 'V = 1'); z.close(); sys.path.insert(0, '/work/x.zip'); import packed",
+        "import zipfile; z = zipfile.ZipFile('/work/x.zip', 'w'); z.writestr('more.py', 'x' * 1000 + ' = 1'); z.writestr('packed.py', 'V = 2'); z.close(); sys.path.insert(0, '/work/x.zip'); import packed; return packed.V",
+        2,
+    ),
+    "import hooks": ("sys.meta_path.clear(); sys.path_hooks.clear()", "import colorsys; return 1", 1),
+    "blocking output": ("os.set_blocking(1, False)", "return os.get_blocking(1)", True),
+    "flags of SIGCHLD": (
+        "import ctypes; act = (ctypes.c_ulong * 20)(0, 2); assert ctypes.CDLL(None).sigaction(17, act, None) == 0",
+        "return subprocess.run(['false']).returncode",
+        1,
+    ),
+    "rounding": ("import ctypes; ctypes.CDLL('libm.so.6').fesetround(0x800)", "return 1 / 3", 1 / 3),
+    "what a finaliser changes": (
+        "class D:\n    def __del__(self): signal.signal(15, print); os.environ['LEFT'] = 'x'\nd = D(); d.d = d",
+        "return [signal.getsignal(15) == signal.SIG_DFL, 'LEFT' in os.environ]",
+        [True, False],
+    ),
     "threads that were joined": ("ts = [threading.Thread(target=int) for _ in range(20)]\nfor t in ts: t.start()\nfor t in ts: t.join()", "return 1", 1),
     "children that were waited for": ("subprocess.run(['true'])", "return 1", 1),
     "generator hooks": ("sys.set_asyncgen_hooks(firstiter=print)", "return sys.get_asyncgen_hooks()[0]", None),
@@ -152,7 +176,8 @@ class TestReuse:
 
         served(reusing)
         before = served(reusing)
-        run(change)
+        changed = run(change)
+        assert changed.status == "COMPLETED", changed.error
         result = run(look)
         assert (result.value(), result.stdout) == (wanted, "")
         assert served(reusing) == before + 1, "and it is the same process"
@@ -198,6 +223,12 @@ class TestReuse:
             "import os\ndef main(): os.close(0)\n",
             "import resource\ndef main(): resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\n",
             "import os\ndef main(): os.nice(3)\n",
+            "import threading, time\nclass D:\n    def __del__(self): threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\ndef main(): d = D(); d.d = d\n",
+            "import os, time\nclass D:\n    def __del__(self):\n        if os.fork() == 0: time.sleep(1000)\ndef main(): d = D(); d.d = d\n",
+            "import ctypes\ndef main():\n    timer = ctypes.c_void_p()\n    assert ctypes.CDLL(None).timer_create(1, None, ctypes.byref(timer)) == 0\n",
+            "import sys\ndef main(): sys.exit(1)\n",
+            "def main(): raise KeyboardInterrupt\n",
+            "def main(): raise MemoryError\n",
             "import ctypes\ndef main(): assert ctypes.CDLL(None).shmget(0, 4096, 0o1600) >= 0\n",
             "import ctypes\ndef main(): assert ctypes.CDLL(None).semget(0, 1, 0o1600) >= 0\n",
             "import ctypes\ndef main(): assert ctypes.CDLL(None).msgget(0, 0o1600) >= 0\n",

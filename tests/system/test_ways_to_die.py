@@ -109,6 +109,13 @@ ENDS = {
     ),
 }
 
+# A child that would be the zygote's, which would not reap it.
+ENDS["an end beside a sibling"] = (
+    "pid = ctypes.CDLL(None).syscall(56, 0x8000 | 17, 0, 0, 0, 0)\nos._exit(21 if pid == -1 else 0)",
+    "runtime",
+    "exit code 21",
+)
+
 # name: body of what only the deadline ends.
 HANGS = {
     "sleep": "time.sleep(1000)",
@@ -147,6 +154,8 @@ HOARDS = {
 # name: body of what holds less, though it may not look like it.
 MODEST = {
     "forks that share": "x = b'x' * (100 << 20)\nfor _ in range(8):\n  if os.fork() == 0: time.sleep(0.6); os._exit(0)\nfor _ in range(8): os.wait()",
+    "subprocesses of a large process": "import subprocess\nx = b'x' * (110 << 20)\nend = time.monotonic() + 2\nwhile time.monotonic() < end: subprocess.run(['/bin/true'])",
+    "short-lived forks": "x = b'x' * (70 << 20)\nend = time.monotonic() + 2\nwhile time.monotonic() < end:\n  for _ in range(6):\n    if os.fork() == 0: time.sleep(0.01); os._exit(0)\n  for _ in range(6): os.wait()",
     "address space": "import mmap; m = mmap.mmap(-1, 2 << 30); time.sleep(0.4)",
     "below the bound": "x = b'x' * (100 << 20); time.sleep(0.4)",
 }

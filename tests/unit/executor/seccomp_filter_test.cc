@@ -105,6 +105,12 @@ TEST(SeccompFilter, RefusesNewNamespacesOnly) {
   }
   EXPECT_EQ(under_filter([] { return ::syscall(SYS_unshare, CLONE_FS | CLONE_FILES); }), 0);
   EXPECT_EQ(under_filter([] { return ::syscall(SYS_clone3, nullptr, 0); }), ENOSYS);
+  EXPECT_EQ(under_filter([] {
+              const long child = ::syscall(SYS_clone, CLONE_PARENT | SIGCHLD, 0, 0, 0, 0);
+              if (child == 0) ::_exit(0);
+              return child;
+            }),
+            EPERM);
 }
 
 TEST(SeccompFilter, LeavesOrdinaryWorkAlone) {
