@@ -234,7 +234,9 @@ TEST(LiveHttp, AnAddressThatCannotBeBoundIsOneClearLine) {
   const auto taken = Gateway::start(config, store, Clock::system(), [] { return HealthFacts(); });
   ASSERT_FALSE(taken);
   EXPECT_EQ(taken.error().kind, ErrorKind::kEnvironment);
-  EXPECT_EQ(taken.error().message, fmt::format("cannot listen on 127.0.0.1:{}: Address already in use", live.port()));
+  EXPECT_EQ(taken.error().message,
+            fmt::format("cannot listen on 127.0.0.1:{}: Address already in use; choose another --host or --port",
+                        live.port()));
   config.host = "no-such-host.invalid";
   const auto unknown = Gateway::start(config, store, Clock::system(), [] { return HealthFacts(); });
   ASSERT_FALSE(unknown);
