@@ -25,14 +25,20 @@ std::optional<Identity> user_named(const std::string& name) {
   });
 }
 
+std::optional<Identity> user_of(uid_t uid) {
+  return look_up([&](passwd* entry, char* buffer, size_t size, passwd** found) {
+    return ::getpwuid_r(uid, entry, buffer, size, found);
+  });
+}
+
+constexpr const char* kNobody = "nobody";
+constexpr uid_t kDynamicUidMin = 61184, kDynamicUidMax = 65519;
+
 }  // namespace
 
 Result<Identity> sandbox_identity(const std::string& wanted) {
   if (const uid_t self = ::geteuid(); self != 0) {
-    auto own = look_up([&](passwd* entry, char* buffer, size_t size, passwd** found) {
-      return ::getpwuid_r(self, entry, buffer, size, found);
-    });
-    Identity identity = own.value_or(Identity{self, ::getegid(), std::to_string(self)});
+    Identity identity = user_of(self).value_or(Identity{self, ::getegid(), std::to_string(self)});
     if (!wanted.empty() && wanted != identity.name) {
       return fail(ErrorKind::kEnvironment,
                   "--sandbox-user {}: only a server that runs as root can change users; this one runs as {}", wanted,
@@ -41,7 +47,7 @@ Result<Identity> sandbox_identity(const std::string& wanted) {
     return identity;
   }
   const std::vector<std::string> candidates =
-      wanted.empty() ? std::vector<std::string>{"kcoral", "nobody"} : std::vector<std::string>{wanted};
+      wanted.empty() ? std::vector<std::string>{"kcoral", kNobody} : std::vector<std::string>{wanted};
   for (const std::string& name : candidates) {
     const auto user = user_named(name);
     if (!user) continue;
@@ -50,6 +56,17 @@ Result<Identity> sandbox_identity(const std::string& wanted) {
   }
   return fail(ErrorKind::kEnvironment, "there is no user '{}' for programs to run as (--sandbox-user)",
               candidates.back());
+}
+
+std::vector<uid_t> slot_uids(const Identity& identity, size_t count) {
+  std::vector<uid_t> uids;
+  if (::geteuid() == 0 && identity.name == kNobody) {
+    for (uid_t uid = kDynamicUidMin; uids.size() < count && uid <= kDynamicUidMax; ++uid) {
+      if (!user_of(uid)) uids.push_back(uid);
+    }
+  }
+  uids.resize(count, identity.uid);
+  return uids;
 }
 
 }  // namespace kcoral::server

@@ -153,8 +153,8 @@ void add_program_options(CLI::App& app, ServerOptions& options, RawOptions& raw)
       ->check(CLI::ExistingPath)
       ->group(group);
   app.add_option("--sandbox-user", options.sandbox_user,
-                 "Unprivileged user that programs run as when the server is root "
-                 "[default: kcoral if it exists, else nobody]")
+                 "Unprivileged user that programs run as when the server is root [default: kcoral if it exists, "
+                 "else nobody in particular: a uid of its own for each worker]")
       ->group(group);
   app.add_option("--max-timeout-seconds", options.timeout_seconds_max, "Longest deadline that a program may ask for")
       ->check(CLI::Range(1.0, 7 * 86400.0))

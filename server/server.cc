@@ -72,6 +72,7 @@ class Server {
   const Uuid instance_id_ = Uuid::random();
   const WallTime started_at_ = clock_.wall_now();
   Identity identity_;
+  bool has_own_users_ = false;  // the slots, instead of sharing the identity's
   std::string data_dir_;
   executor::PythonChoice python_;
   executor::InstallPaths paths_;
@@ -171,6 +172,8 @@ Status Server::check_exposed_paths(const std::string& data_dir) const {
 
 std::vector<std::unique_ptr<executor::Executor>> Server::make_executors() {
   std::vector<std::unique_ptr<executor::Executor>> executors;
+  const std::vector<uid_t> uids = slot_uids(identity_, options_.slots);
+  has_own_users_ = uids.front() != identity_.uid;
   for (uint32_t slot = 0; slot < options_.slots; ++slot) {
     executor::ExecutorConfig config;
     config.name = fmt::format("executor-{}", slot);
@@ -182,7 +185,7 @@ std::vector<std::unique_ptr<executor::Executor>> Server::make_executors() {
     config.standby = options_.standby;
     config.runs_per_runtime = options_.runs_per_runtime;
     config.memory_bytes_max = options_.memory_bytes_max;
-    config.uid = identity_.uid;
+    config.uid = uids[slot];
     config.gid = identity_.gid;
     config.environment = options_.environment;
     config.read_only_paths = python_.read_only_paths;
@@ -234,12 +237,12 @@ void Server::on_ready(const executor::ExecutorInfo& info) {
   const bool is_ipv6 = options_.host.find(':') != std::string::npos;
   const std::string host = is_ipv6 ? "[" + options_.host + "]" : options_.host;
   fmt::print(
-      "kcoral {} ready at http://{}:{} · {} worker{}{} · Python {} ({}: {}){} · sandbox bubblewrap, user {} · data in "
+      "kcoral {} ready at http://{}:{} · {} worker{}{} · Python {} ({}: {}){} · sandbox bubblewrap, {} · data in "
       "{}\n",
       KCORAL_VERSION, host, gateway_->port(), options_.slots, options_.slots == 1 ? "" : "s",
       options_.runs_per_runtime == 1 ? "" : ", programs share processes", python_.version, python_.path, python_.why,
-      options_.preload.empty() ? "" : fmt::format(", preloaded {}", fmt::join(options_.preload, ", ")), identity_.name,
-      data_dir_);
+      options_.preload.empty() ? "" : fmt::format(", preloaded {}", fmt::join(options_.preload, ", ")),
+      has_own_users_ ? "a user for each worker" : "user " + identity_.name, data_dir_);
   std::fflush(stdout);
 }
 

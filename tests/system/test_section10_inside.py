@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -295,6 +297,7 @@ class TestAttacksOnNeighbours:
         for _ in range(6):
             assert server.run(source).status == "COMPLETED"
 
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only a server that is root can give each slot a user of its own")
     def test_descriptors_in_flight_harm_nobody_else(self, server):
         hog = call(
             "import os, resource, socket, time\ndef main():\n"
@@ -314,8 +317,21 @@ class TestAttacksOnNeighbours:
         thread.start()
         wait_until(lambda: server.health()["load"]["requests_in_progress"] == 1, "the hog runs")
         while thread.is_alive():
-            assert server.run("def main():\n    return b'123'\n").value() == b"123"
+            assert server.run("def main():\n    return b'123'\n", timeout_seconds=2).value() == b"123"
         thread.join()
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only a server that is root can give each slot a user of its own")
+    def test_each_slot_has_a_user_of_its_own(self, server):
+        source = "import os, time\ndef main():\n    time.sleep(0.5)\n    return [os.getuid(), os.path.expanduser('~') == os.environ['HOME']]\n"
+        uids = set()
+        for _ in range(10):
+            with ThreadPoolExecutor(2) as clients:
+                for uid, has_home in clients.map(lambda _: server.run(source).value(), range(2)):
+                    assert uid != 0 and has_home
+                    uids.add(uid)
+            if len(uids) == 2:
+                break
+        assert len(uids) == 2
 
     def test_a_socket_that_lingers_does_not_hold_the_executor(self, server):
         source = (
