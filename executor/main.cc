@@ -3,7 +3,6 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
-#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <string>
@@ -37,17 +36,6 @@ void allow_all_descriptors() {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-/// Runtimes that are forked ahead step back until their program comes (executor/runtime/environment.py), and need leave
-/// to come forward again. Only root can give it; without it they do not step back.
-void allow_own_priority() {
-  const auto needed = static_cast<rlim_t>(20 - ::getpriority(PRIO_PROCESS, 0));
-  rlimit limit;
-  if (::getrlimit(RLIMIT_NICE, &limit) != 0 || limit.rlim_cur >= needed) return;
-  limit.rlim_cur = needed;
-  limit.rlim_max = std::max(limit.rlim_max, needed);
-  ::setrlimit(RLIMIT_NICE, &limit);
-}
-
 int run(const std::string& slot_name, const std::string& log_level) {
   start_log("executor " + slot_name);
   spdlog::set_level(spdlog::level::from_str(log_level));
@@ -57,7 +45,6 @@ int run(const std::string& slot_name, const std::string& log_level) {
   };
   leave_signals_to_the_server();
   allow_all_descriptors();
-  allow_own_priority();
   auto executable = own_executable();
   if (!executable) return failed(executable.error());
   auto paths = find_install_paths(*executable);

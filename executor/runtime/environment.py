@@ -33,7 +33,7 @@ from _signal import signal as set_signal
 from io import FileIO, TextIOWrapper
 from os import O_CLOEXEC, O_RDONLY, dup2, mkdir
 from os import open as open_fd
-from resource import RLIM_INFINITY, RLIMIT_NICE, RLIMIT_NOFILE, getrlimit
+from resource import RLIMIT_NOFILE, getrlimit
 from types import ModuleType
 from typing import Any, Iterable, Mapping, Sequence
 
@@ -142,18 +142,9 @@ def own_directories(places: Places) -> tuple[str, ...]:
     return (places.home, places.modules, places.libraries)
 
 
-def lower_priority() -> int:
-    """Of a fork that nobody waits for yet, while a program may be running beside it. Returns the priority to restore; left
-    alone where the limit of the slot would not let it be raised again."""
-    own = os.getpriority(os.PRIO_PROCESS, 0)
-    limit = getrlimit(RLIMIT_NICE)[0]
-    if limit == RLIM_INFINITY or limit >= 20 - own:
-        os.setpriority(os.PRIO_PROCESS, 0, own + _AHEAD_NICENESS)
-    return own
-
-
-def restore_priority(own: int) -> None:
-    os.setpriority(os.PRIO_PROCESS, 0, own)
+def lower_priority() -> None:
+    """Of a fork that nobody waits for yet, while a program may be running beside it. The executor brings it forward."""
+    os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, 0) + _AHEAD_NICENESS)
 
 
 def _keep_only(channel_fd: int, stdout_fd: int, stderr_fd: int) -> int:

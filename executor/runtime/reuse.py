@@ -60,7 +60,7 @@ from os import close as close_fd
 from os import open as open_fd
 from resource import getrlimit
 from time import sleep, tzset
-from typing import Any
+from typing import Any, Optional
 
 from environment import (
     Streams,
@@ -133,9 +133,15 @@ class FirstState:
         self._last_pid = _last_pid()
         self._descriptors = _descriptors()
         self._limits = _limits()
+        self._priority: Optional[int] = None
         self._collects = (gc.get_threshold(), gc.get_debug(), list(gc.callbacks))
         self._switch_interval = sys.getswitchinterval()
         self._digits_max = _get_digits_max() if _get_digits_max is not None else 0
+
+    def note_priority(self) -> None:
+        """That of a program, once there is one: a process that waits for its first has a lower one."""
+        if self._priority is None:
+            self._priority = os.getpriority(os.PRIO_PROCESS, 0)
 
     def restore(self) -> Streams:
         """The streams of the next program. Raises Unfit."""
@@ -186,7 +192,7 @@ class FirstState:
     def _check_what_is_held(self) -> None:
         if _descriptors() != self._descriptors:
             raise Unfit("descriptors were left behind, closed or replaced")
-        if _limits() != self._limits:
+        if _limits() != self._limits or os.getpriority(os.PRIO_PROCESS, 0) != self._priority:
             raise Unfit("limits or the priority were changed")
         if ipc_object_count() > 0:
             raise Unfit("an ipc object was left behind")
@@ -335,8 +341,8 @@ def _descriptors() -> dict[str, tuple[int, int]]:
 
 
 def _limits() -> list[Any]:
-    return [*[getrlimit(number) for number in range(_LIMIT_COUNT)], os.getpriority(os.PRIO_PROCESS, 0),
-            os.sched_getscheduler(0), os.sched_getaffinity(0)]  # fmt: skip
+    limits: list[Any] = [getrlimit(number) for number in range(_LIMIT_COUNT)]
+    return [*limits, os.sched_getscheduler(0), os.sched_getaffinity(0)]
 
 
 def _put_back(hooks: list[Any], first: list[Any]) -> None:

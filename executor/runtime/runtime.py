@@ -15,7 +15,7 @@ from posix import close
 from typing import Any, NoReturn, Sequence
 
 from boundary import Boundary
-from environment import Streams, become_fresh, lower_priority, restore_priority
+from environment import Streams, become_fresh, lower_priority
 from errors import message_of, name_of
 from frames import Channel, Frame, end_process
 from instructions import Execution, count_uses
@@ -42,7 +42,8 @@ def run(
 
     Called in a fork, whose caller ends it should this raise."""
     try:
-        priority = lower_priority() if ahead else None
+        if ahead:
+            lower_priority()
         namespaces.enter_program()
         channel = Channel(become_fresh(fds[0], fds[1], fds[2], devices, places))
         first = FirstState(places, channel.fd, memory_bytes_max) if reuse else None
@@ -55,9 +56,8 @@ def run(
         while True:
             channel.send_text(b'{"type":"ready"}')
             frame = _wait_for(channel, "program")
-            if priority is not None:
-                restore_priority(priority)
-                priority = None
+            if first is not None:
+                first.note_priority()
             instructions, blobs = _receive_program(channel, frame)
             execution = Execution(channel, boundary, places, blobs, frame.fields["needs_lease"])
             execution.run_program(instructions)

@@ -2,6 +2,7 @@
 
 #include <poll.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <csignal>
@@ -37,6 +38,7 @@ bool process_has_ended(const UniqueFd& pidfd) {
 Result<std::unique_ptr<Runtime>> Runtime::prepare(EventLoop& loop, Slot& slot, const std::vector<int>& devices,
                                                   bool ahead) {
   std::unique_ptr<Runtime> runtime(new Runtime(loop, slot));
+  runtime->is_behind_ = ahead;
   if (auto opened = runtime->open(devices, ahead); !opened) return fail(opened.error());
   return runtime;
 }
@@ -95,7 +97,9 @@ void Runtime::on_prepared(UniqueFd init, UniqueFd runtime) {
   if (is_ending_) return kill_init();
   if (!watched) return fail_early(watched.error());
   // `ready` and `prepared` come on two sockets, in either order.
-  if (said_ready_) events_->on_runtime_ready();
+  if (!said_ready_) return;
+  take_priority_if_ready();
+  events_->on_runtime_ready();
 }
 
 void Runtime::on_prepare_failed(const std::string& message) {
@@ -120,6 +124,7 @@ void Runtime::take_first_frame(const Frame& frame) {
   const std::string type = frame.type();
   if (type == "ready") {
     said_ready_ = true;
+    take_priority_if_ready();
     if (runtime_pidfd_) events_->on_runtime_ready();
     return;
   }
@@ -143,6 +148,18 @@ void Runtime::on_process_ended() {
 void Runtime::fail_early(Error error) {
   has_failed_ = true;
   events_->on_runtime_failed(error);
+}
+
+void Runtime::come_forward() {
+  is_wanted_ = true;
+  take_priority_if_ready();
+}
+
+void Runtime::take_priority_if_ready() {
+  if (!is_behind_ || !is_wanted_ || !is_ready()) return;
+  is_behind_ = false;
+  const pid_t pid = host_pid();  // 0 would be this process
+  if (pid > 0) ::setpriority(PRIO_PROCESS, static_cast<id_t>(pid), ::getpriority(PRIO_PROCESS, 0));
 }
 
 void Runtime::recycle() {

@@ -73,6 +73,9 @@ class Runtime final : private ProcessEvents {
   void recycle();
   uint64_t recycled_count() const { return recycled_count_; }
 
+  /// A program has come for it: its priority is the executor's again, at once or when it is ready.
+  void come_forward();
+
   /// Kills everything; `on_runtime_gone` comes later, or at once where nothing was started. Does nothing the second
   /// time.
   void end();
@@ -92,6 +95,7 @@ class Runtime final : private ProcessEvents {
   void on_process_ended();
   void fail_early(Error error);
   void kill_init();
+  void take_priority_if_ready();
   void say_if_gone();
 
   EventLoop& loop_;
@@ -107,6 +111,8 @@ class Runtime final : private ProcessEvents {
   bool init_watched_ = false;
   bool said_ready_ = false;
   uint64_t recycled_count_ = 0;
+  bool is_behind_ = false;  // it lowers its priority before it says that it is ready
+  bool is_wanted_ = false;
   bool has_failed_ = false;
   bool is_closed_ = false;  // its socket
   bool is_ending_ = false;

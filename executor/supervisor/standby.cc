@@ -39,8 +39,8 @@ class Standby::Waiting final : public RuntimeEvents {
   std::unique_ptr<Runtime> runtime_;
 };
 
-Standby::Standby(EventLoop& loop, Slot& slot, size_t size, uint64_t runs_per_runtime)
-    : loop_(loop), slot_(slot), size_(size), runs_per_runtime_(runs_per_runtime) {}
+Standby::Standby(EventLoop& loop, Slot& slot, size_t size, uint64_t runs_per_runtime, bool step_back)
+    : loop_(loop), slot_(slot), size_(size), runs_per_runtime_(runs_per_runtime), step_back_(step_back) {}
 
 Standby::~Standby() = default;
 
@@ -54,6 +54,7 @@ Result<std::unique_ptr<Runtime>> Standby::take(const std::vector<int>& devices) 
     }
     std::unique_ptr<Runtime> runtime = (*ready)->release();
     waiting_.erase(ready);
+    runtime->come_forward();
     return runtime;
   }
   return Runtime::prepare(loop_, slot_, devices, /*ahead=*/false);
@@ -61,7 +62,7 @@ Result<std::unique_ptr<Runtime>> Standby::take(const std::vector<int>& devices) 
 
 void Standby::refill() {
   while (waiting_.size() < size_) {
-    auto runtime = Runtime::prepare(loop_, slot_, /*devices=*/{}, /*ahead=*/true);
+    auto runtime = Runtime::prepare(loop_, slot_, /*devices=*/{}, /*ahead=*/step_back_);
     if (!runtime) return spdlog::warn("no runtime can be prepared ahead: {}", runtime.error().message);
     waiting_.push_back(std::make_unique<Waiting>(*this, std::move(*runtime)));
   }

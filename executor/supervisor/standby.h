@@ -19,8 +19,9 @@ namespace kcoral::executor {
 
 class Standby {
  public:
-  /// `size`: how many are to wait; may be 0. `runs_per_runtime`: 0 for any number.
-  Standby(EventLoop& loop, Slot& slot, size_t size, uint64_t runs_per_runtime);
+  /// `size`: how many are to wait; may be 0. `runs_per_runtime`: 0 for any number. `step_back`: those that wait have a
+  /// lower priority, from which this process can bring them forward.
+  Standby(EventLoop& loop, Slot& slot, size_t size, uint64_t runs_per_runtime, bool step_back);
   ~Standby();
   Standby(const Standby&) = delete;
   Standby& operator=(const Standby&) = delete;
@@ -47,6 +48,7 @@ class Standby {
   Slot& slot_;
   const size_t size_;
   const uint64_t runs_per_runtime_;
+  const bool step_back_;
   std::list<std::unique_ptr<Waiting>> waiting_;                       // those that came first go first
   std::list<std::unique_ptr<Waiting>> leaving_;                       // until nothing of them is left
   std::shared_ptr<const bool> alive_ = std::make_shared<bool>(true);  // expires with this object

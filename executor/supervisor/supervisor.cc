@@ -2,7 +2,11 @@
 
 #include <fcntl.h>
 #include <grp.h>
+#include <linux/capability.h>
 #include <sys/file.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -74,6 +78,28 @@ Result<RunRequest> run_request_from(Frame frame) {
   if (!program) return fail(program.error());
   request.program = std::move(*program);
   return request;
+}
+
+/// Of the capabilities that this process has, if it has that one: runtimes that stand by step back, and are brought
+/// forward when their program comes. What is started from here on does not inherit it.
+Status keep_only_sys_nice() {
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct sets[2]{};
+  if (::syscall(SYS_capget, &header, sets) != 0) return fail_errno("capget");
+  const uint32_t kept = sets[0].permitted & (1u << CAP_SYS_NICE);
+  sets[0] = {.effective = kept, .permitted = kept, .inheritable = 0};
+  sets[1] = {};
+  if (::syscall(SYS_capset, &header, sets) != 0) return fail_errno("capset");
+  return {};
+}
+
+bool may_raise_priorities() {
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct sets[2]{};
+  if (::syscall(SYS_capget, &header, sets) == 0 && (sets[0].effective & (1u << CAP_SYS_NICE)) != 0) return true;
+  rlimit limit;
+  const auto needed = static_cast<rlim_t>(20 - ::getpriority(PRIO_PROCESS, 0));
+  return ::getrlimit(RLIMIT_NICE, &limit) == 0 && limit.rlim_cur >= needed;
 }
 
 }  // namespace
@@ -180,7 +206,7 @@ Status Supervisor::start_slot() {
   auto slot = Slot::start(loop_, *config_, std::move(handlers));
   if (!slot) return fail(slot.error());
   slot_ = std::move(*slot);
-  standby_ = std::make_unique<Standby>(loop_, *slot_, standby_size_, runs_per_runtime_);
+  standby_ = std::make_unique<Standby>(loop_, *slot_, standby_size_, runs_per_runtime_, may_raise_priorities());
   return {};
 }
 
@@ -192,9 +218,11 @@ Status Supervisor::give_up_root() const {
     if (::getuid() == uid && ::getgid() == gid) return {};
     return fail(ErrorKind::kEnvironment, "only root can run a slot as another user (uid {}, gid {})", uid, gid);
   }
+  ::prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0);  // those that go are named below
   if (::setgroups(0, nullptr) != 0) return fail_errno("setgroups");
   if (::setresgid(gid, gid, gid) != 0) return fail_errno("setresgid");
   if (::setresuid(uid, uid, uid) != 0) return fail_errno("setresuid");
+  if (auto kept = keep_only_sys_nice(); !kept) return kept;
   KCORAL_CHECK(::setuid(0) != 0);
   return {};
 }
