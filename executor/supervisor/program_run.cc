@@ -122,8 +122,8 @@ void ProgramRun::forward_blobs() {
 // --- what the runtime says ---
 
 void ProgramRun::on_runtime_ready() {
-  if (is_recycling_) {
-    is_recycling_ = false;
+  if (is_recycling()) {
+    loop_.cancel(*std::exchange(recycle_timer_, std::nullopt));
     is_done_ = true;
     return handlers_.on_done(Aftermath::kKept);
   }
@@ -139,7 +139,7 @@ void ProgramRun::on_runtime_ready() {
 }
 
 void ProgramRun::on_runtime_failed(const Error& error) {
-  if (is_recycling_) return give_up_recycling(error);
+  if (is_recycling()) return give_up_recycling(error);
   const bool environment = error.kind == ErrorKind::kEnvironment;
   fail_run(environment ? InstructionErrorKind::kUnavailable : InstructionErrorKind::kEngine, error.message);
 }
@@ -167,7 +167,7 @@ void ProgramRun::on_runtime_frame(Frame frame) {
 }
 
 void ProgramRun::on_runtime_closed(std::optional<Error> error) {
-  if (is_recycling_) return give_up_recycling(error ? *error : Error{ErrorKind::kEngine, "it closed its socket"});
+  if (is_recycling()) return give_up_recycling(error ? *error : Error{ErrorKind::kEngine, "it closed its socket"});
   if (is_decided()) return;
   if (error) return fail_run(InstructionErrorKind::kEngine, "the runtime sent what is no frame: " + error->message);
   closed_timer_ = loop_.run_after(kClosedWait, [this] {
@@ -180,7 +180,7 @@ void ProgramRun::on_runtime_closed(std::optional<Error> error) {
 }
 
 void ProgramRun::on_runtime_ended() {
-  if (is_recycling_) return give_up_recycling({ErrorKind::kEngine, "its process ended"});
+  if (is_recycling()) return give_up_recycling({ErrorKind::kEngine, "its process ended"});
   // What it said before it ended counts: a program may end its process right after its last instruction.
   if (is_decided() || answered_meanwhile()) return;
   runtime_died_ = true;
@@ -249,23 +249,21 @@ void ProgramRun::answer() {
   verdict_ = std::move(verdict);
   // Complete at this moment: whatever the program left running neither delays nor changes it.
   if (!send_outcome()) return;
-  if (!request_.keep_runtime || runtime_->has_failed() || runtime_->has_ended()) return end_processes();
+  if (!request_.keep_runtime || !runtime_->is_usable()) return end_processes();
   recycle();
 }
 
 void ProgramRun::recycle() {
   runtime_->out().stop();
   runtime_->err().stop();
-  is_recycling_ = true;
   recycle_timer_ = loop_.run_after(limits::kRecycleWait, [this] {
-    recycle_timer_.reset();
-    if (is_recycling_) give_up_recycling({ErrorKind::kEngine, "it was not ready for another program in time"});
+    give_up_recycling({ErrorKind::kEngine, "it was not ready for another program in time"});
   });
   runtime_->recycle();
 }
 
 void ProgramRun::give_up_recycling(const Error& reason) {
-  is_recycling_ = false;
+  loop_.cancel(*std::exchange(recycle_timer_, std::nullopt));
   // A conflict is ordinary: what a program leaves behind is its own affair.
   const auto level = reason.kind == ErrorKind::kConflict ? spdlog::level::debug : spdlog::level::warn;
   spdlog::log(level, "the runtime of request {} is not used again: {}", request_.run.request_id.str(), reason.message);

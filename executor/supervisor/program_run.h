@@ -95,6 +95,8 @@ class ProgramRun final : private RuntimeEvents {
 
   bool is_decided() const { return verdict_.has_value() || runtime_died_; }
   bool answered_meanwhile();
+  /// The runtime puts itself right for another program.
+  bool is_recycling() const { return recycle_timer_.has_value(); }
   void answer();
   void fail_run(schema::InstructionErrorKind kind, std::string message);
   void decide(Verdict verdict);
@@ -122,7 +124,6 @@ class ProgramRun final : private RuntimeEvents {
   std::optional<Verdict> verdict_;
   bool runtime_died_ = false;  // then the verdict waits for its status
   bool outcome_sent_ = false;
-  bool is_recycling_ = false;  // the runtime puts itself right
   bool is_done_ = false;
   std::optional<EventLoop::TimerId> deadline_timer_;
   std::optional<EventLoop::TimerId> memory_timer_;

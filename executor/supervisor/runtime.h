@@ -51,10 +51,8 @@ class Runtime final : private ProcessEvents {
 
   /// It has said so; it may have ended since.
   bool is_ready() const { return said_ready_ && runtime_pidfd_; }
-  /// It will never be ready (again).
-  bool has_failed() const { return has_failed_ || is_closed_; }
-  /// Looks now, whether the loop has heard of it or not.
-  bool has_ended() const;
+  /// It may be given a program, as far as can be seen now, whether the loop has heard of its end or not.
+  bool is_usable() const;
   /// Whether kcoral-init, which ends after everything else of the program, still lives. Looks now.
   bool is_alive() const;
 

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "base/log.h"
-#include "schema/limits.h"
 
 namespace kcoral::executor {
 
@@ -15,7 +14,7 @@ class Standby::Waiting final : public RuntimeEvents {
     runtime_->set_events(*this);
   }
 
-  bool is_usable() const { return !runtime_->has_failed() && !runtime_->has_ended(); }
+  bool is_usable() const { return runtime_->is_usable(); }
   bool is_ready() const { return runtime_->is_ready(); }
   std::unique_ptr<Runtime> release() { return std::move(runtime_); }
   void end() { runtime_->end(); }
@@ -35,6 +34,7 @@ class Standby::Waiting final : public RuntimeEvents {
 
  private:
   void put_away(const Error& reason) { standby_.put_away(*this, reason); }
+
   Standby& standby_;
   std::unique_ptr<Runtime> runtime_;
 };

@@ -80,23 +80,25 @@ Result<RunRequest> run_request_from(Frame frame) {
   return request;
 }
 
+/// The first 32 of this process; none where the kernel does not tell.
+__user_cap_data_struct capabilities() {
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct sets[2]{};
+  return ::syscall(SYS_capget, &header, sets) == 0 ? sets[0] : __user_cap_data_struct{};
+}
+
 /// Of the capabilities that this process has, if it has that one: runtimes that stand by step back, and are brought
 /// forward when their program comes. What is started from here on does not inherit it.
 Status keep_only_sys_nice() {
+  const uint32_t kept = capabilities().permitted & (1u << CAP_SYS_NICE);
   __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
-  __user_cap_data_struct sets[2]{};
-  if (::syscall(SYS_capget, &header, sets) != 0) return fail_errno("capget");
-  const uint32_t kept = sets[0].permitted & (1u << CAP_SYS_NICE);
-  sets[0] = {.effective = kept, .permitted = kept, .inheritable = 0};
-  sets[1] = {};
+  __user_cap_data_struct sets[2]{{.effective = kept, .permitted = kept, .inheritable = 0}, {}};
   if (::syscall(SYS_capset, &header, sets) != 0) return fail_errno("capset");
   return {};
 }
 
 bool may_raise_priorities() {
-  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
-  __user_cap_data_struct sets[2]{};
-  if (::syscall(SYS_capget, &header, sets) == 0 && (sets[0].effective & (1u << CAP_SYS_NICE)) != 0) return true;
+  if ((capabilities().effective & (1u << CAP_SYS_NICE)) != 0) return true;
   rlimit limit;
   const auto needed = static_cast<rlim_t>(20 - ::getpriority(PRIO_PROCESS, 0));
   return ::getrlimit(RLIMIT_NICE, &limit) == 0 && limit.rlim_cur >= needed;
