@@ -129,6 +129,25 @@ TEST(Preflight, WorksHereAndSaysWhatIsMissing) {
   EXPECT_THAT(refused.error().message, HasSubstr("kcoral-init: no namespaces (exit code 78)"));
 }
 
+TEST(Preflight, SaysWhatToDoWhereUserNamespacesAreRestricted) {
+  TemporaryDirectory prefix;
+  ::chmod(prefix.path().c_str(), 0755);
+  const std::string executor = install_with_python(prefix.path(), {});
+  const std::string carried = prefix.path() / "lib/kcoral/bwrap";
+  const auto refusal_when_it_says = [&](const std::string& said) -> std::string {
+    std::ofstream(carried) << "#!/bin/sh\necho '" << said << "' >&2\nexit 1\n";
+    ::chmod(carried.c_str(), 0755);
+    const auto refused = check_sandbox(*find_install_paths(executor), slot_uid(), slot_gid());
+    return refused ? "" : refused.error().message;
+  };
+  for (const char* said : {"bwrap: No permissions to create a new namespace", "bwrap: setting up uid map: denied",
+                           "bwrap: loopback: Failed RTM_NEWADDR: Operation not permitted"}) {
+    EXPECT_THAT(refusal_when_it_says(said), testing::AllOf(HasSubstr(said), HasSubstr("apparmor")));
+  }
+  EXPECT_THAT(refusal_when_it_says("bwrap: Unknown option --x"),
+              testing::AllOf(HasSubstr("--x (exit code 1)"), testing::Not(HasSubstr("apparmor"))));
+}
+
 TEST(InstallPaths, NameWhatIsMissing) {
   TemporaryDirectory prefix;
   const std::string executor = install_with_python(prefix.path(), {});
