@@ -11,7 +11,6 @@ own failure, or the program's attack on us; either way it becomes an answer.
 
 from __future__ import annotations
 
-import sys
 from typing import Any, Optional
 
 from arrays import ArrayCodec
@@ -27,9 +26,6 @@ from memory import Blob, sealed_copy
 from modules import PythonModules, call_failed
 from namespaces import Places
 from values import Unencodable, ValueDocument, ValueEncoder
-
-_loaded_modules = sys.modules
-
 
 class Handle:
     """What an instruction made."""
@@ -72,6 +68,10 @@ class Execution:
                 self._fail(raised)
                 return
         self._channel.send_text(b'{"type":"completed"}')
+
+    def give_lease_back(self) -> None:
+        """After the program's last instruction, before this process is put right for another one."""
+        self._give_lease_back()
 
     def _fail(self, raised: BaseException) -> None:
         if type(raised) is InstructionFailed:
@@ -179,11 +179,7 @@ class Execution:
     def _give_lease_back(self) -> None:
         if not self._lease.held:
             return
-        torch = _loaded_modules.get("torch")
-        if torch is not None:
-            _, raised = self._boundary.call(_finish_gpu_work, torch)
-            if raised is not None:
-                raise call_failed(raised)
+        finish_gpu_work()
         self._lease.release(self._index)
 
     # --- return ---
@@ -234,9 +230,15 @@ def _reference(field: Any) -> Optional[str]:
     return None
 
 
-def _finish_gpu_work(torch: Any) -> None:
-    if torch.cuda.is_initialized():
-        torch.cuda.synchronize()
+def finish_gpu_work() -> None:
+    """Waits for what the program has started on its devices. Raises InstructionFailed."""
+    driver = Driver.load()
+    if driver is None:
+        return
+    try:
+        driver.synchronise()
+    except CudaError as error:
+        raise InstructionFailed("runtime", message_of(error), error) from None
 
 
 def count_uses(instructions: list[dict[str, Any]], blobs: dict[str, Blob]) -> None:
