@@ -15,9 +15,11 @@ from typing import Any, Optional
 
 from arrays import ArrayCodec
 from boundary import Boundary
+from cuda import CudaError, Driver
 from errors import InstructionFailed, ending_message_of, error_fields, message_of, name_of
 from files import BadPath, WorkingDirectory, normalise, reason_of
 from frames import Channel
+from gpu_arrays import GpuArrays
 from jsontext import quote, to_text
 from kcoral.builtins import CudaFunction
 from lease import Lease
@@ -55,7 +57,8 @@ class Execution:
         self._handles: dict[str, Handle] = {}
         self._index = 0
         self.is_spent = False  # it ended in a way that no other program should follow in this process
-        self._arrays = ArrayCodec(lambda: self._lease.acquire(self._index))
+        gpu = GpuArrays(Driver.load()) if needs_lease else None
+        self._arrays = ArrayCodec(lambda: self._lease.acquire(self._index), gpu)
 
     def run_program(self, instructions: list[dict[str, Any]]) -> None:
         """Reports each instruction as it starts, then `completed` or the failure that ended the program."""
@@ -111,13 +114,15 @@ class Execution:
         if kind == "tensor":
             return self._upload_tensor(instruction, blob)
         if kind == "bytes":
-            blob.uses_left -= 1
-            return Handle(bytes(blob.view()), "value")
+            content = bytes(blob.view())
+            blob.note_use()
+            return Handle(content, "value")
         if kind == "file":
             return self._upload_file(instruction, blob)
         self._lease.acquire(self._index)
-        blob.uses_left -= 1
-        return Handle(self._libraries.load(blob.view()), "library")
+        library = self._libraries.load(blob.view())
+        blob.note_use()
+        return Handle(library, "library")
 
     def _upload_module(self, instruction: dict[str, Any]) -> Handle:
         source = instruction["source"]
@@ -129,18 +134,18 @@ class Execution:
     def _upload_tensor(self, instruction: dict[str, Any], blob: Blob) -> Handle:
         self._lease.acquire(self._index)
         shape = tuple(instruction["shape"])
-        tensor, raised = self._boundary.call(self._arrays.make, blob.take(), instruction["dtype"], shape)
+        tensor, raised = self._boundary.call(self._arrays.make, blob, instruction["dtype"], shape)
         if raised is not None:
             raise call_failed(raised)
         return Handle(tensor, "value")
 
     def _upload_file(self, instruction: dict[str, Any], blob: Blob) -> Handle:
         path = normalise(instruction["path"])
-        blob.uses_left -= 1
         try:
             self._directory.write_file(path, blob.view())
         except OSError as error:
             raise InstructionFailed("runtime", "%s cannot be written: %s" % (quote(path), reason_of(error))) from None
+        blob.note_use()
         self._modules.forget_directories(self._directory.path)
         return Handle(path, "value")
 
@@ -191,6 +196,8 @@ class Execution:
             self._channel.send("returned", {"index": self._index}, document.finish())
         except Unencodable as fault:
             raise InstructionFailed("serialization", fault.message(), fault.__cause__) from None
+        except CudaError as fault:  # GPU work of the program that failed, noticed only now
+            raise InstructionFailed("runtime", message_of(fault), fault) from None
         except BaseException as raised:  # a value's own methods may raise anything
             message = "the value cannot be returned: " + ending_message_of(raised)
             raise InstructionFailed("serialization", message, raised) from None

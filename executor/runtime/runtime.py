@@ -118,6 +118,6 @@ def _receive_program(channel: Channel, frame: Frame) -> tuple[list[dict[str, Any
             if digest in blobs:
                 close(fd)
             else:
-                blobs[digest] = Blob(fd)
+                blobs[digest] = Blob(fd, frame.fields["needs_lease"])
     count_uses(program["instructions"], blobs)
     return program["instructions"], blobs
