@@ -63,14 +63,23 @@ struct StartFailure {
   char call[24];
 };
 
+/// Returns only if it failed, with errno.
+void execute(char* const* arguments, int open_program) {
+  ::execv(arguments[0], arguments);
+  // The path comes first, since a process that was executed by descriptor is named after its number.
+  if (errno == EACCES && open_program >= 0) ::execveat(open_program, "", arguments, environ, AT_EMPTY_PATH);
+}
+
 [[noreturn]] void run_child(const ProcessSpec& spec, char* const* arguments, std::vector<int>& sources, int report) {
   // Close-on-exec, so that a successful exec reads as the end of the pipe.
   const int lowest = first_above(spec);
   const int moved = out_of_the_way(report, lowest);
-  const char* failed = moved < 0 ? "fcntl" : prepare_child(spec, sources, lowest);
+  const int program = spec.open_program < 0 ? -1 : out_of_the_way(spec.open_program, lowest);
+  const bool has_room = moved >= 0 && (program >= 0 || spec.open_program < 0);
+  const char* failed = has_room ? prepare_child(spec, sources, lowest) : "fcntl";
   if (moved >= 0) report = moved;  // else nothing was overwritten yet, and the pipe is where it was
   if (failed == nullptr) {
-    ::execv(arguments[0], arguments);
+    execute(arguments, program);
     failed = "execute";
   }
   StartFailure failure{errno, {}};

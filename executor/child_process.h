@@ -38,6 +38,7 @@ struct ProcessSpec {
     gid_t gid;
   };
   std::optional<User> user;  // for good, without supplementary groups; needs root
+  int open_program = -1;     // arguments[0], opened: executed where the user cannot reach that path; not inherited
 };
 
 class ChildProcess {

@@ -2,6 +2,7 @@
 //
 //   PREFIX/bin/kcoral, kcoral-executor
 //   PREFIX/lib/kcoral/kcoral-init, libkcoral_sandbox.so, python/...
+//   PREFIX/lib/kcoral/bwrap, in an installation that carries bubblewrap
 #pragma once
 
 #include <string>
@@ -15,6 +16,7 @@ struct InstallPaths {
   std::string init;              // kcoral-init
   std::string sandbox_library;   // libkcoral_sandbox.so
   std::string python_directory;  // the zygote, the runtime and what a program may import of ours
+  std::string bubblewrap;        // empty where none is carried: the system's is used
 };
 
 /// Looks beside `executable` (a path to a program of ours); kEnvironment names the first file that is missing.

@@ -1,5 +1,6 @@
 #include "executor/sandbox/bubblewrap.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -199,6 +200,14 @@ void add_mounts(CommandBuilder& builder, const SlotSpec& spec) {
   builder.add("--remount-ro", "/dev", "--remount-ro", "/");
 }
 
+Result<std::string> find_system_bubblewrap() {
+  if (::access("/usr/bin/bwrap", X_OK) == 0) return std::string("/usr/bin/bwrap");
+  for (const std::string& candidate : files_on_path("bwrap")) {
+    if (::access(candidate.c_str(), X_OK) == 0) return candidate;
+  }
+  return fail(ErrorKind::kEnvironment, "bubblewrap is not installed (Debian: apt install bubblewrap)");
+}
+
 }  // namespace
 
 Result<std::vector<SlotFile>> load_slot_files(const InstallPaths& paths) {
@@ -229,12 +238,12 @@ Result<std::vector<SlotFile>> load_slot_files(const InstallPaths& paths) {
   return files;
 }
 
-Result<std::string> find_bubblewrap() {
-  if (::access("/usr/bin/bwrap", X_OK) == 0) return std::string("/usr/bin/bwrap");
-  for (const std::string& candidate : files_on_path("bwrap")) {
-    if (::access(candidate.c_str(), X_OK) == 0) return candidate;
-  }
-  return fail(ErrorKind::kEnvironment, "bubblewrap is not installed (Debian: apt install bubblewrap)");
+Result<std::shared_ptr<const Bubblewrap>> open_bubblewrap(const InstallPaths& paths) {
+  auto path = paths.bubblewrap.empty() ? find_system_bubblewrap() : paths.bubblewrap;
+  if (!path) return fail(path.error());
+  UniqueFd file(::open(path->c_str(), O_PATH | O_CLOEXEC));
+  if (!file) return fail_errno("open", *path);
+  return std::make_shared<const Bubblewrap>(Bubblewrap{std::move(*path), std::move(file)});
 }
 
 std::map<std::string, std::string> slot_environment(const SlotSpec& spec) {
@@ -256,9 +265,8 @@ std::map<std::string, std::string> slot_environment(const SlotSpec& spec) {
 Result<SlotCommand> make_slot_command(const SlotSpec& spec, const std::vector<std::string>& command,
                                       int first_free_fd) {
   if (spec.uid == 0) return fail(ErrorKind::kEnvironment, "a slot never runs as uid 0: choose an unprivileged user");
-  auto bubblewrap = find_bubblewrap();
-  if (!bubblewrap) return fail(bubblewrap.error());
-  CommandBuilder builder(std::move(*bubblewrap), first_free_fd);
+  KCORAL_CHECK(spec.bubblewrap != nullptr);
+  CommandBuilder builder(spec.bubblewrap->path, first_free_fd);
   add_namespaces(builder);
   add_environment(builder, spec);
   add_system(builder);

@@ -19,6 +19,7 @@
 
 #include "base/error.h"
 #include "base/memfd.h"
+#include "base/unique_fd.h"
 #include "executor/install_paths.h"
 
 namespace kcoral::executor {
@@ -39,6 +40,16 @@ struct SlotFile {
 /// Our own files. Read before privileges are dropped: the slot's user may be unable to.
 Result<std::vector<SlotFile>> load_slot_files(const InstallPaths& paths);
 
+/// bubblewrap, found and opened: its file can be executed by a user who cannot reach its path.
+struct Bubblewrap {
+  std::string path;
+  UniqueFd file;
+};
+
+/// The one that the installation carries, else the system's. Opened before privileges are dropped, as our files are
+/// read. kEnvironment says how to install it.
+Result<std::shared_ptr<const Bubblewrap>> open_bubblewrap(const InstallPaths& paths);
+
 struct SlotSpec {
   uid_t uid = 0;  // not 0
   gid_t gid = 0;
@@ -48,6 +59,7 @@ struct SlotSpec {
   std::vector<std::string> device_nodes;           // of the host's /dev, shown beside the harmless ones
   std::vector<std::string> hidden_paths;           // never visible, also where a directory around them is
   std::vector<SlotFile> files;
+  std::shared_ptr<const Bubblewrap> bubblewrap;
 };
 
 struct SlotCommand {
@@ -57,13 +69,10 @@ struct SlotCommand {
 };
 
 /// `command` runs inside, as pid 1 of the slot's zygote namespace (through kcoral-init). Descriptors below
-/// `first_free_fd` are left for it.
+/// `first_free_fd` are left for it. Requires: spec.bubblewrap.
 Result<SlotCommand> make_slot_command(const SlotSpec& spec, const std::vector<std::string>& command, int first_free_fd);
 
 /// The environment of the slot: the allow list of the contract's section 10 and the operator's additions.
 std::map<std::string, std::string> slot_environment(const SlotSpec& spec);
-
-/// bubblewrap's path; kEnvironment says how to install it.
-Result<std::string> find_bubblewrap();
 
 }  // namespace kcoral::executor

@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <iterator>
 #include <string>
 
 #include "executor/child_process.h"
@@ -21,9 +23,12 @@ std::string last_line(const std::string& text) {
                      end - (begin == std::string::npos ? 0 : begin + 1) + 1);
 }
 
-/// What bubblewrap says when the kernel refuses its first step does not tell what to do about it.
+/// What bubblewrap says when the kernel refuses one of its first steps does not tell what to do about it. Where
+/// AppArmor restricts user namespaces, making one succeeds and what it is for does not.
 std::string hint(const std::string& said) {
-  if (!said.starts_with("bwrap:") || said.find("namespace") == std::string::npos) return "";
+  constexpr const char* kFirstSteps[] = {"namespace", "uid map", "gid map", "RTM_NEWADDR"};
+  const auto is_said = [&](const char* step) { return said.find(step) != std::string::npos; };
+  if (!said.starts_with("bwrap:") || std::none_of(std::begin(kFirstSteps), std::end(kFirstSteps), is_said)) return "";
   return "; unprivileged user namespaces must be allowed (sysctl user.max_user_namespaces, "
          "kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns; in a container: its seccomp "
          "profile)";
@@ -39,11 +44,15 @@ Status check_sandbox(const InstallPaths& paths, uid_t uid, gid_t gid) {
   auto files = load_slot_files(paths);
   if (!files) return fail(files.error());
   slot.files = std::move(*files);
+  auto bubblewrap = open_bubblewrap(paths);
+  if (!bubblewrap) return fail(bubblewrap.error());
+  slot.bubblewrap = std::move(*bubblewrap);
   auto command = make_slot_command(slot, {slot.python}, kFirstInputFd);
   if (!command) return fail(command.error());
 
   ProcessSpec spec;
   spec.arguments = std::move(command->arguments);
+  spec.open_program = slot.bubblewrap->file.get();
   for (const auto& [fd, content] : command->inputs) {
     ::lseek(content->fd(), 0, SEEK_SET);
     spec.fds.emplace_back(fd, content->fd());

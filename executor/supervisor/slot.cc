@@ -84,6 +84,7 @@ Status Slot::launch(const SlotConfig& config) {
 
   ProcessSpec spec;
   spec.arguments = std::move(command->arguments);
+  spec.open_program = config.sandbox.bubblewrap->file.get();
   spec.fds = {{0, nothing.get()},
               {1, error_end.get()},
               {2, error_end.get()},

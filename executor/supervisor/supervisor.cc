@@ -215,6 +215,9 @@ Status Supervisor::start_slot() {
   auto files = load_slot_files(paths_);
   if (!files) return fail(files.error());
   config_->sandbox.files = std::move(*files);
+  auto bubblewrap = open_bubblewrap(paths_);
+  if (!bubblewrap) return fail(bubblewrap.error());
+  config_->sandbox.bubblewrap = std::move(*bubblewrap);
   if (auto given_up = give_up_root(); !given_up) return given_up;
   Slot::Handlers handlers;
   handlers.on_ready = [this](std::map<std::string, std::string> versions) { on_ready(std::move(versions)); };

@@ -15,6 +15,7 @@ SlotSpec plain_spec() {
   spec.uid = 65534;
   spec.gid = 65534;
   spec.python = "/usr/bin/python3";
+  spec.bubblewrap = std::make_shared<const Bubblewrap>(Bubblewrap{"/usr/bin/bwrap", UniqueFd()});
   return spec;
 }
 
@@ -31,6 +32,19 @@ std::string refusal_of(const SlotSpec& spec) {
   auto command = make_slot_command(spec, {"x"}, 10);
   EXPECT_FALSE(command.has_value());
   return command ? "" : command.error().message;
+}
+
+TEST(Bubblewrap, IsTheCarriedOneWhereThereIsOne) {
+  InstallPaths paths;
+  paths.bubblewrap = "/bin/true";
+  const auto carried = open_bubblewrap(paths);
+  ASSERT_TRUE(carried.has_value()) << carried.error().message;
+  EXPECT_EQ((*carried)->path, "/bin/true");
+  EXPECT_TRUE((*carried)->file);
+  paths.bubblewrap = "/nonexistent/bwrap";
+  const auto missing = open_bubblewrap(paths);
+  ASSERT_FALSE(missing.has_value());
+  EXPECT_THAT(missing.error().message, HasSubstr("/nonexistent/bwrap"));
 }
 
 TEST(Bubblewrap, UnsharesEverythingAndShowsReadOnly) {

@@ -3,8 +3,11 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <csignal>
+#include <cstdlib>
+#include <filesystem>
 
 namespace kcoral::executor {
 namespace {
@@ -102,6 +105,30 @@ TEST(ChildProcess, RunsAsAnotherUserForGood) {
   auto run = run_captured(spec, kWait);
   ASSERT_TRUE(run.has_value());
   EXPECT_EQ(run->out, "65534\n65534\n65534\nCapPrm:\t0000000000000000\n");
+}
+
+TEST(ChildProcess, RunsAnOpenProgramThatItsUserCannotReach) {
+  std::string directory = std::filesystem::temp_directory_path() / "kcoral-test-XXXXXX";
+  ASSERT_NE(::mkdtemp(directory.data()), nullptr);
+  std::filesystem::copy_file("/bin/sh", directory + "/sh");
+  UniqueFd program(::open((directory + "/sh").c_str(), O_PATH | O_CLOEXEC));
+  ASSERT_TRUE(program);
+  ASSERT_EQ(::chmod(directory.c_str(), 0), 0);
+  ProcessSpec spec = shell("echo through; ls /proc/self/fd | tr '\\n' ' '");
+  spec.arguments[0] = directory + "/sh";
+  spec.fds = {{program.get(), STDIN_FILENO}};  // a number that the child is given, too
+  if (::geteuid() == 0) spec.user = ProcessSpec::User{65534, 65534};
+  auto refused = run_captured(spec, kWait);
+  spec.open_program = program.get();
+  auto run = run_captured(spec, kWait);
+  ::chmod(directory.c_str(), 0700);
+  std::filesystem::remove_all(directory);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_NE(refused.error().message.find("execute: Permission denied"), std::string::npos) << refused.error().message;
+  ASSERT_TRUE(run.has_value()) << run.error().message;
+  const std::string given = std::to_string(program.get());
+  const std::string open = program.get() == 3 ? "0 1 2 3 4 " : "0 1 2 3 " + given + " ";  // one is that of ls itself
+  EXPECT_EQ(run->out, "through\n" + open);
 }
 
 TEST(RunCaptured, KeepsBothStreamsAndBoundsTime) {

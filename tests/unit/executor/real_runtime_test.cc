@@ -4,6 +4,8 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include "executor/sandbox/bubblewrap.h"
+#include "executor/sandbox/preflight.h"
 #include "tests/unit/executor/slot_harness.h"
 
 namespace kcoral::executor {
@@ -394,6 +396,21 @@ TEST(RealRuntimeSettings, EnvironmentIsTheAllowListAndNotTheServers) {
   EXPECT_THAT(names, HasSubstr("HOME KCORAL_DIR LANG"));
   EXPECT_THAT(names, HasSubstr("MY"));
   EXPECT_THAT(names, testing::Not(HasSubstr("SECRET")));
+}
+
+TEST(RealRuntimeSettings, AnInstallationNeedsToBeReachableForTheServersUserOnly) {
+  namespace fs = std::filesystem;
+  TemporaryDirectory prefix;  // mode 0700
+  const std::string executor = install_with_python(prefix.path(), {});
+  fs::copy(built_paths().python_directory, prefix.path() / "lib/kcoral/python", fs::copy_options::recursive);
+  const fs::path carried = prefix.path() / "lib/kcoral/bwrap";
+  fs::copy_file((*open_bubblewrap(built_paths()))->path, carried);
+  SlotHarness slot([&](ExecutorConfig& config) { config.executor_path = executor; });
+  const auto checked = check_sandbox(*find_install_paths(executor), slot.config().uid, slot.config().gid);
+  EXPECT_TRUE(checked.has_value()) << checked.error().message;
+  ASSERT_TRUE(slot.start_and_wait());
+  EXPECT_EQ(fs::read_symlink(fmt::format("/proc/{}/exe", descendants(slot.executor_pid()).at(0))), carried);
+  EXPECT_EQ(slot.run(program_of("def main(): return 1\n")).ending, Ending::kCompleted);
 }
 
 }  // namespace

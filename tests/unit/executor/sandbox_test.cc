@@ -134,6 +134,10 @@ TEST(InstallPaths, NameWhatIsMissing) {
   const std::string executor = install_with_python(prefix.path(), {});
   EXPECT_TRUE(find_install_paths(executor).has_value());
   EXPECT_TRUE(find_install_paths(prefix.path() / "bin/kcoral").has_value());
+  EXPECT_EQ(find_install_paths(executor)->bubblewrap, "");
+  const std::string carried = prefix.path() / "lib/kcoral/bwrap";
+  std::ofstream(carried) << "";
+  EXPECT_EQ(find_install_paths(executor)->bubblewrap, carried);
   std::filesystem::remove(prefix.path() / "lib/kcoral/kcoral-init");
   const auto incomplete = find_install_paths(executor);
   ASSERT_FALSE(incomplete.has_value());
