@@ -75,15 +75,6 @@ void Leases::on_stuck(int device, const std::string& reason) {
   update_view();
 }
 
-std::optional<Uuid> Leases::request_on(int device) const {
-  for (const auto& view : table_.view()) {
-    if (view.id != device || !view.holder) continue;
-    const auto entry = entries_.find(*view.holder);
-    if (entry != entries_.end()) return entry->second.holder.request_id;
-  }
-  return std::nullopt;
-}
-
 void Leases::update_view() {
   std::vector<DeviceView> views;
   for (LeaseTable::DeviceView& table : table_.view()) {

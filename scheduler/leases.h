@@ -41,9 +41,6 @@ class Leases {
   /// before they pass on.
   void end(LeaseId lease, bool processes_ended);
 
-  /// Who has the device now, if it is a request.
-  std::optional<Uuid> request_on(int device) const;
-
   struct DeviceView {
     LeaseTable::DeviceView table;
     std::optional<LeaseHolder> holder;

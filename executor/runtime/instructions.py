@@ -72,9 +72,12 @@ class Execution:
                 return
         self._channel.send_text(b'{"type":"completed"}')
 
-    def give_lease_back(self) -> None:
-        """After the program's last instruction, before this process is put right for another one."""
-        self._give_lease_back()
+    def end_gpu_work(self) -> Lease:
+        """After the program's last instruction: waits for what it left running on its devices, and returns the lease.
+
+        Raises InstructionFailed if the devices cannot be used in this process any more."""
+        finish_gpu_work()
+        return self._lease
 
     def _fail(self, raised: BaseException) -> None:
         if type(raised) is InstructionFailed:

@@ -14,9 +14,10 @@ from __future__ import annotations
 from posix import close
 from typing import Any, Callable, NoReturn, Sequence
 
+import gpu_memory
 from boundary import Boundary
-from environment import Streams, become_fresh, lower_priority
 from cuda import CudaError, Driver
+from environment import Streams, become_fresh, lower_priority
 from errors import InstructionFailed, message_of, name_of
 from frames import Channel, Frame, end_process
 from instructions import Execution, count_uses
@@ -62,14 +63,20 @@ def run(
             execution = Execution(channel, boundary, places, blobs, frame.fields["needs_lease"])
             execution.run_program(instructions)
             _wait_for(channel, "recycle")
-            execution.give_lease_back()
             if execution.is_spent:
                 raise Unfit("its program ended by more than an exception of its own")
+            lease = execution.end_gpu_work()
             del execution  # with what the program made
             while blobs:
                 blobs.popitem()[1].drop()
+            if not gpu_memory.holds_much():
+                lease.end()
             assert first is not None
             boundary.start_over(first.restore().flush)
+            if lease.held:
+                gpu_memory.give_back()
+                lease.end()
+            gpu_memory.seed_generator()
     except (Unfit, InstructionFailed) as reason:
         channel.send("unfit", {"message": message_of(reason)})
         _wait_for(channel, "recycle")  # which does not come: it is ended
