@@ -102,7 +102,7 @@ class Driver:
     def make_context(self) -> None:
         """Makes the primary context of the first visible device, for the rest of the process, and does each kind of
         operation once, so that a program does not wait for what is loaded at its first. Raises CudaError, and then
-        keeps no context.
+        holds no context (PyTorch may).
 
         Requires: no program ran in this process yet, and preloads are imported."""
         self.initialise()
