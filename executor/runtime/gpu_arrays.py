@@ -116,8 +116,8 @@ class GpuArrays:
         return HostArray(tensor.dtype, tensor.shape, memoryview(dense), dense)
 
     def _raise_if_cuda_failed(self, torch: Any, error: Exception) -> None:
-        """Raises what is behind `error`: CudaError where GPU work had failed, whoever noticed it; NotAnArray where memory
-        ran out."""
+        """Raises what is behind `error`: CudaError where GPU work had failed, whoever noticed it; NotAnArray where
+        memory ran out."""
         if type(error) is CudaError:
             return
         if _is_out_of_memory(torch, error):

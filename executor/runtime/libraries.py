@@ -68,8 +68,8 @@ class Libraries:
 
 
 def _is_cut(content: memoryview) -> bool:
-    """Whether a part to be mapped is missing: the dynamic loader maps it all the same, and the process ends by SIGBUS. What
-    else is wrong with a file the loader says itself."""
+    """Whether a part to be mapped is missing: the dynamic loader maps it all the same, and the process ends by SIGBUS.
+    What else is wrong with a file the loader says itself."""
     if bytes(content[: len(_ELF_64)]) != _ELF_64 or content.nbytes < _FILE_HEADER.size:
         return False
     at, header_bytes, count = _FILE_HEADER.unpack_from(content)

@@ -130,7 +130,8 @@ def test_managed_memory_and_memory_of_a_pool(slot, function):
 )
 def test_whatever_the_layout(slot, layout, shape, numbers):
     content = struct.pack("<12i", *range(12))
-    value = value_of(slot, "Array(allocate(%r), %s, code=0, bits=32)" % (content, layout.replace("], ", "], strides=", 1)))
+    layout = layout.replace("], ", "], strides=", 1)
+    value = value_of(slot, "Array(allocate(%r), %s, code=0, bits=32)" % (content, layout))
     assert value.wire == {"type": "tensor", "dtype": "int32", "shape": shape, "part": 0}
     assert value.parts == [struct.pack("<%di" % math.prod(shape), *numbers)]
 
@@ -207,7 +208,8 @@ class Raises(Array):
 
 
 def test_a_copy_that_fails_is_a_cuda_error(slot):
-    error = value_of(slot, "(array, os.environ.update(FAKE_CUDA_FAULT='copy'))[0]", "array = Array(allocate(b'a'), [1])\n")
+    setup = "array = Array(allocate(b'a'), [1])\nos.environ['FAKE_CUDA_FAULT'] = 'copy'\n"
+    error = value_of(slot, "array", setup)
     assert error["kind"] == "runtime" and "CUDA_ERROR_INVALID_VALUE in cuMemcpyDtoH" in error["message"]
 
 
@@ -247,7 +249,8 @@ thread = threading.Thread(target=forks, daemon=True)
 thread.start()
 started.wait()
 """
-    source = LIBRARY + setup + "def f(): return Array(allocate(content), [4 << 20])\ndef stop(): done.set(); thread.join()\n"
+    functions = "def f(): return Array(allocate(content), [4 << 20])\ndef stop(): done.set(); thread.join()\n"
+    source = LIBRARY + setup + functions
     outcome = slot.run([module(source), function("f"), function("stop"), run("f"), returns(), run("stop", id="s")])
     assert not outcome.error, outcome.error
     assert len(outcome.returned["result"].parts[0]) == 4 << 20

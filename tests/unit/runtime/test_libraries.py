@@ -13,7 +13,9 @@ from driver import RUNTIME_DIRECTORY, digest, function, module, returns, run
 HAS_TVM_FFI = importlib.util.find_spec("tvm_ffi") is not None
 CPP_SOURCE = """
 void add_one(tvm::ffi::TensorView x, tvm::ffi::TensorView y) {
-  for (int64_t i = 0; i < x.numel(); ++i) static_cast<float*>(y.data_ptr())[i] = static_cast<float*>(x.data_ptr())[i] + 1;
+  const float* from = static_cast<const float*>(x.data_ptr());
+  float* to = static_cast<float*>(y.data_ptr());
+  for (int64_t i = 0; i < x.numel(); ++i) to[i] = from[i] + 1;
 }
 int64_t times(int64_t x) { return FACTOR * x; }
 void fails(int64_t n) { TVM_FFI_THROW(ValueError) << "bad number " << n; }
