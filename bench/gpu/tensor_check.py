@@ -2,50 +2,44 @@
 
     python3 bench/gpu/tensor_check.py [--seconds 55] [--seed N]
 
-Runs the runtime's own modules (executor/runtime: cuda, gpu_arrays, memory) in plain Python, without a server. Each check
-is a PASS or FAIL line with what it covered, a SKIP line what is not installed or found no time; the exit status is 1
-after a FAIL. Without PyTorch only the driver is checked. The measurements choose cuda.REGISTERED_BYTES_MIN.
+Runs the runtime's own modules (executor/runtime: cuda, gpu_arrays, memory) in plain Python, without a server. Each
+check is a PASS or FAIL line with what it covered, a SKIP line what is not installed or found no time; the exit status
+is 1 after a FAIL. Without PyTorch only the driver is checked. The measurements choose cuda.REGISTERED_BYTES_MIN.
 
 Whatever needs a process that has not used CUDA yet (starting it, breaking it) runs in forks, which come first.
 """
 
 import argparse
 import faulthandler
-import fcntl
 import importlib.util
 import json
 import os
 import random
 import signal
-import statistics
 import sys
 import time
 import traceback
 
+from runtime_tensors import (
+    ITEM_BYTES,
+    KIB,
+    MIB,
+    Codec,
+    DeviceMemory,
+    arrays,
+    blob_of,
+    content_of,
+    cuda,
+    expect,
+    memory,
+    random_content,
+    timed,
+)
+from tensor_times import measure
+
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-RUNTIME = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../executor/runtime")
-KIB, MIB = 1 << 10, 1 << 20
-ITEM_BYTES = {
-    "bool": 1, "uint8": 1, "int8": 1, "int16": 2, "uint16": 2, "int32": 4, "uint32": 4, "int64": 8, "uint64": 8,
-    "float16": 2, "float32": 4, "float64": 8, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1, "complex64": 8,
-    "complex128": 16,
-}  # fmt: skip
-NEVER, ALWAYS = 1 << 62, 1  # for REGISTERED_BYTES_MIN
 REGISTER = "cuMemHostRegister_v2"
 HANG_SECONDS = 30  # of one fork
-
-
-def load_private(*names):
-    spec = importlib.util.spec_from_file_location("private", os.path.join(RUNTIME, "private.py"))
-    private = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(private)
-    modules = private.PrivateModules(os.path.abspath(RUNTIME))
-    return [modules.load(name) for name in names]
-
-
-cuda, arrays, gpu_arrays, memory, kernel, errors = load_private(
-    "cuda", "arrays", "gpu_arrays", "memory", "kernel", "errors"
-)
 
 
 class Report:
@@ -80,67 +74,6 @@ class Skipped(Exception):
     pass
 
 
-def expect(condition, message, *facts):
-    if not condition:
-        raise AssertionError(message % facts)
-
-
-# --- bringing content in and out as the runtime does ---
-
-
-def blob_of(content, uses=1, for_gpu=True):
-    fd = os.memfd_create("check", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    view = memoryview(content)
-    while view.nbytes:
-        view = view[os.write(fd, view) :]
-    fcntl.fcntl(fd, 1033, 15)
-    blob = memory.Blob(fd, for_gpu)
-    blob.uses_left = uses
-    return blob
-
-
-def content_of(writer):
-    """Seals it, which fails if anything is still mapped or pinned."""
-    writer.seal()
-    content = os.pread(writer.fd, writer.size_bytes, 0)
-    while len(content) < writer.size_bytes:
-        content += os.pread(writer.fd, writer.size_bytes - len(content), len(content))
-    expect(os.fstat(writer.fd).st_size == writer.size_bytes, "the memfd has %d bytes", os.fstat(writer.fd).st_size)
-    writer.close()
-    return content
-
-
-class Codec:
-    def __init__(self, driver):
-        self.gpu = gpu_arrays.GpuArrays(driver)
-        self.codec = arrays.ArrayCodec(lambda: None, self.gpu)
-
-    def upload(self, content, dtype, shape):
-        return self.codec.make(blob_of(content), dtype, shape)
-
-    def read(self, value):
-        array = self.codec.read(value)[1]
-        writer = memory.Writer()
-        array.write_to(writer)
-        return array, content_of(writer)
-
-    def round_trip(self, content, dtype, shape):
-        tensor = self.upload(content, dtype, shape)
-        expect(tensor.is_cuda and str(tensor.dtype) == "torch." + dtype, "uploaded as %s", tensor.dtype)
-        expect(list(tensor.shape) == list(shape) and tensor.is_contiguous(), "uploaded with shape %s", tensor.shape)
-        array, returned = self.read(tensor)
-        expect((array.dtype, list(array.shape)) == (dtype, list(shape)), "returned as %s %s", array.dtype, array.shape)
-        expect(returned == content, "%s %s: content differs", dtype, shape)
-        return tensor
-
-
-def random_content(count, dtype="uint8"):
-    size_bytes = count * ITEM_BYTES[dtype]
-    content = random.randbytes(min(size_bytes, MIB)) * (size_bytes // MIB + 1)
-    content = content[:size_bytes]
-    return bytes([each & 1 for each in content]) if dtype == "bool" else content
-
-
 # --- in forks: starting and breaking CUDA ---
 
 
@@ -162,12 +95,6 @@ def in_fork(work):
     os.waitpid(child, 0)
     expect("error" not in said, "%s", said.get("error"))
     return said
-
-
-def timed(work, *arguments):
-    started = time.perf_counter()
-    work(*arguments)
-    return (time.perf_counter() - started) * 1e3
 
 
 def first_operations(torch):
@@ -274,24 +201,6 @@ def check_broken(torch, driver):
 # --- the driver alone ---
 
 SIZES = [1, 3, 4095, 4096, 4097, 64 * KIB, MIB - 1, MIB, MIB + 1, 5 * MIB + 13, 64 * MIB, 256 * MIB]
-
-
-class DeviceMemory:
-    """Of the driver, in the primary context that make_context made."""
-
-    def __init__(self, driver, size_bytes):
-        self._driver = driver
-        self._current = cuda._Current(driver, driver._retain(0))
-        self.address = 0
-        address = cuda._DevicePointer()
-        with self._current:
-            driver._call("cuMemAlloc_v2", cuda.byref(address), size_bytes)
-        self.address = address.value
-
-    def free(self):
-        with self._current:
-            self._driver._call("cuMemFree_v2", self.address)
-        self._driver._call("cuDevicePrimaryCtxRelease_v2", 0)
 
 
 def check_driver(driver):
@@ -504,92 +413,6 @@ def check_out_of_memory(codec, torch):
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
     return 2
-
-
-# --- measurements ---
-
-
-def median_ms(work, repeats):
-    return statistics.median([work() for _ in range(repeats)])
-
-
-def upload_ms(driver, device, content, threshold, for_gpu=True):
-    """From a mapping that nobody has touched, as it is when a blob has just come."""
-    blob = blob_of(content, for_gpu=for_gpu)
-    cuda.REGISTERED_BYTES_MIN = threshold
-    try:
-        return timed(driver.copy_in, device.address, blob.address, len(content), 0)
-    finally:
-        blob.drop()
-
-
-def return_ms(driver, device, size_bytes, threshold):
-    cuda.REGISTERED_BYTES_MIN = threshold
-    writer = memory.Writer()
-    try:
-        return timed(writer.fill, size_bytes, lambda host: driver.copy_out(host, device.address, size_bytes))
-    finally:
-        writer.close()
-
-
-def pages_ms(size_bytes):
-    writer = memory.Writer()
-    try:
-        return timed(writer.fill, size_bytes, lambda host: None)
-    finally:
-        writer.close()
-
-
-def torch_upload_ms(torch, content):
-    blob = blob_of(content, for_gpu=False)
-    buffer = blob.take()
-    return timed(lambda: (torch.frombuffer(buffer, dtype=torch.uint8).to("cuda"), torch.cuda.synchronize()))
-
-
-def torch_return_ms(torch, size_bytes):
-    tensor = torch.empty(size_bytes, dtype=torch.uint8, device="cuda")
-    torch.cuda.synchronize()
-    writer = memory.Writer()
-    try:
-        return timed(lambda: writer.append(tensor.cpu().numpy()))
-    finally:
-        writer.close()
-
-
-def measure(driver, torch, report):
-    chosen = cuda.REGISTERED_BYTES_MIN
-    print("Uploads: plain and registered from a shared mapping, plain from a private one, PyTorch's from a private one.")
-    print("Returns: plain and registered into the memfd, its pages alone, PyTorch's through a tensor in ordinary memory.")
-    print("ms, medians         upload: plain registered  private    torch   return: plain registered    pages    torch")
-    better = {"upload": None, "return": None}
-    for size_bytes in [4 * KIB, 64 * KIB, 256 * KIB, 512 * KIB, MIB, 2 * MIB, 4 * MIB, 16 * MIB, 64 * MIB]:
-        if not report.has_time:
-            print("SKIP larger sizes: no time left")
-            break
-        repeats = 21 if size_bytes < 4 * MIB else 7
-        content = random_content(size_bytes)
-        device = DeviceMemory(driver, size_bytes)
-        row = [
-            median_ms(lambda: upload_ms(driver, device, content, NEVER), repeats),
-            median_ms(lambda: upload_ms(driver, device, content, ALWAYS), repeats),
-            median_ms(lambda: upload_ms(driver, device, content, NEVER, False), repeats),
-            median_ms(lambda: torch_upload_ms(torch, content), repeats) if torch else float("nan"),
-            median_ms(lambda: return_ms(driver, device, size_bytes, NEVER), repeats),
-            median_ms(lambda: return_ms(driver, device, size_bytes, ALWAYS), repeats),
-            median_ms(lambda: pages_ms(size_bytes), repeats),
-            median_ms(lambda: torch_return_ms(torch, size_bytes), repeats) if torch else float("nan"),
-        ]
-        device.free()
-        print("%8d KiB             %9.3f  %9.3f %8.3f %8.3f      %9.3f  %9.3f %8.3f %8.3f" % (size_bytes >> 10, *row))
-        for name, plain, registered in (("upload", row[0], row[1]), ("return", row[4], row[5])):
-            if registered >= plain:
-                better[name] = None
-            elif better[name] is None:
-                better[name] = size_bytes
-    cuda.REGISTERED_BYTES_MIN = chosen
-    for name, size_bytes in better.items():
-        print("%s: registering pays from %s" % (name, "never" if size_bytes is None else "%d KiB" % (size_bytes >> 10)))
-    print("REGISTERED_BYTES_MIN is %d KiB" % (chosen >> 10))
 
 
 def import_if_installed(name):

@@ -22,8 +22,8 @@ from typing import Any, Optional
 from errors import message_of, name_of
 from kernel import PAGE_BYTES
 
-# Below this a plain copy is quicker: registering and unregistering cost about as much as copying this much plainly.
-# bench/gpu/tensor_check.py finds it.
+# Registering and unregistering cost two calls into the kernel and a walk over the pages, which a small copy does not
+# earn back. bench/gpu/tensor_check.py measures from where on it does.
 REGISTERED_BYTES_MIN = 1024 * 1024
 
 _LIBRARY = "libcuda.so.1"
@@ -87,7 +87,7 @@ class Driver:
 
     @staticmethod
     def load() -> Optional[Driver]:
-        """The process's one Driver; None where no driver is installed, or one from before CUDA 11. Does not start CUDA."""
+        """The process's one Driver; None where no driver is installed, or one from before CUDA 11. Starts nothing."""
         if Driver._loaded is None:
             try:
                 Driver._loaded = Driver(ctypes.CDLL(_LIBRARY))
@@ -102,7 +102,7 @@ class Driver:
     def make_context(self) -> None:
         """Makes the primary context of the first visible device, for the rest of the process, and does each kind of
         operation once, so that a program does not wait for what is loaded at its first. Raises CudaError, and then
-        keeps no context.
+        holds no context (PyTorch may).
 
         Requires: no program ran in this process yet, and preloads are imported."""
         self.initialise()

@@ -2,8 +2,9 @@
 
 Theory of operation. Content goes straight between the device and the memory that is shared with the server: an upload
 is read from the mapping of its blob, a return is written into the pages of the memfd that the executor gets. No tensor
-in ordinary memory comes between. What is not dense in row-major order is made so on the GPU by PyTorch; where that is
-not loaded, by NumPy after the copy.
+in ordinary memory comes between. (Small returns go through a buffer: a page of a memfd that is mapped costs more than
+one that is written.) What is not dense in row-major order is made so on the GPU by PyTorch; where that is not loaded,
+by NumPy after the copy.
 
 A value may still be in the making when it is returned. A copy waits for all of its context, whatever the stream, so
 GPU work that failed is noticed here. That is a CudaError (kind `runtime`), not a value without an encoding (kind
@@ -17,12 +18,13 @@ from ctypes import addressof, c_char
 from typing import Any, Optional, Sequence
 
 from arrays import Array, HostArray, NotAnArray, find_torch, torch_dtype_of
-from cuda import CudaError, Driver, torch_failed
+from cuda import REGISTERED_BYTES_MIN, CudaError, Driver, torch_failed
 from dlpack import Strided, Unsupported, read_capsule
 from errors import InstructionFailed, message_of
 from memory import RETURNED_BYTES_MAX, Blob, Writer
 
 _LEGACY_DEFAULT_STREAM = 1  # as DLPack numbers them
+_BUFFER_BYTES = 1024 * 1024
 _Bytes = c_char
 _modules = sys.modules
 
@@ -44,7 +46,14 @@ class GpuArray:
 
     def write_to(self, writer: Writer) -> None:
         """Raises CudaError."""
-        writer.fill(self._size_bytes, lambda host: self._driver.copy_out(host, self._address, self._size_bytes))
+        if self._size_bytes >= REGISTERED_BYTES_MIN:
+            writer.fill(self._size_bytes, lambda host: self._driver.copy_out(host, self._address, self._size_bytes))
+            return
+        buffer = (_Bytes * min(self._size_bytes, _BUFFER_BYTES))()
+        for start in range(0, self._size_bytes, _BUFFER_BYTES):
+            length = min(_BUFFER_BYTES, self._size_bytes - start)
+            self._driver.copy_out(addressof(buffer), self._address + start, length)
+            writer.append(memoryview(buffer).cast("B")[:length])
 
 
 class GpuArrays:
@@ -116,8 +125,8 @@ class GpuArrays:
         return HostArray(tensor.dtype, tensor.shape, memoryview(dense), dense)
 
     def _raise_if_cuda_failed(self, torch: Any, error: Exception) -> None:
-        """Raises what is behind `error`: CudaError where GPU work had failed, whoever noticed it; NotAnArray where memory
-        ran out."""
+        """Raises what is behind `error`: CudaError where GPU work had failed, whoever noticed it; NotAnArray where
+        memory ran out."""
         if type(error) is CudaError:
             return
         if _is_out_of_memory(torch, error):

@@ -46,8 +46,7 @@ _FD_MAX = 2**32 - 1
 _PROT_READ, _PROT_READ_WRITE = 1, 1 | 2
 _MAP_SHARED = 1
 _MAP_PRIVATE_NORESERVE = 2 | 0x4000
-_MAP_POPULATE = 0x8000
-_MADV_DONTFORK = 10
+_MADV_DONTFORK, _MADV_POPULATE_WRITE = 10, 23
 _MAP_FAILED = 2 ** (8 * ctypes.sizeof(c_void_p)) - 1
 _MSG_NOSIGNAL = 0x4000
 _MSG_CMSG_CLOEXEC = 0x40000000
@@ -201,10 +200,13 @@ def map_read_only(fd: int, size_bytes: int) -> int:
 
 
 def map_for_writing(fd: int, offset: int, size_bytes: int) -> int:
-    """The address of a shared mapping with all its pages there, which no fork inherits: once it is unmapped, the memfd
-    can be sealed. Requires: `offset` is a multiple of a page."""
-    address = _map(fd, offset, size_bytes, _PROT_READ_WRITE, _MAP_SHARED | _MAP_POPULATE)
+    """The address of a shared mapping, with all its pages there since Linux 5.14. A fork inherits it only if it comes
+    in the very moment that it is made; a memfd cannot be sealed against writing while anybody has it mapped so.
+
+    Requires: `offset` is a multiple of a page."""
+    address = _map(fd, offset, size_bytes, _PROT_READ_WRITE, _MAP_SHARED)
     _madvise(address, size_bytes, _MADV_DONTFORK)
+    _madvise(address, size_bytes, _MADV_POPULATE_WRITE)
     return address
 
 

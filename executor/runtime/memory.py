@@ -10,7 +10,8 @@ as they are (pinning a private mapping would copy them).
 from __future__ import annotations
 
 from _weakref import ref
-from posix import close, fstat, pwrite
+from errno import EBUSY
+from posix import close, fstat, pwrite, sendfile
 from typing import Any, Callable
 
 from kernel import (
@@ -28,6 +29,7 @@ from kernel import (
 # schema/limits.h, kReturnedBytesMax: of a program's returns in all, which the executor counts. Here it bounds one
 # value's text or data, so that what has no chance is not even copied.
 RETURNED_BYTES_MAX = 1024 * 1024 * 1024
+_NAME = b"kcoral-returned"
 
 
 class TooLarge(Exception):
@@ -38,7 +40,7 @@ class Writer:
     """A memfd being written. Close it when it was sent."""
 
     def __init__(self) -> None:
-        self.fd = memfd_create(b"kcoral-returned")
+        self.fd = memfd_create(_NAME)
         self.size_bytes = 0
 
     def append(self, content: Any) -> None:
@@ -73,7 +75,24 @@ class Writer:
             raise TooLarge
 
     def seal(self) -> None:
-        seal(self.fd)
+        """Makes the content final. `fd` may be another one afterwards."""
+        try:
+            seal(self.fd)
+        except OSError as error:
+            if error.errno != EBUSY:
+                raise
+            # A fork of the program still has it mapped: what it holds is its own copy from now on.
+            self._move()
+            seal(self.fd)
+
+    def _move(self) -> None:
+        old, self.fd = self.fd, memfd_create(_NAME)
+        copied = 0
+        try:
+            while copied < self.size_bytes:
+                copied += sendfile(self.fd, old, copied, self.size_bytes - copied)
+        finally:
+            close(old)
 
     def close(self) -> None:
         close(self.fd)
