@@ -26,7 +26,8 @@ struct Assignment {
   int attempt = 1;
   std::chrono::milliseconds timeout{};
   uint64_t output_limit_bytes = 0;
-  std::vector<int> devices;  // none on a CPU server
+  int gpu_count = 0;  // how many devices it leases at once when it needs them; 0 on a CPU server
+  int priority = 0;   // among those who wait for a device
   std::shared_ptr<const SealedMemory> program;
   std::vector<std::pair<Digest, std::shared_ptr<const SealedMemory>>> blobs;  // distinct
 };
@@ -51,6 +52,15 @@ struct RunRecord {
   std::string members;
 };
 
+/// An executor asks for devices, for the program that it runs or to make a context while nobody needs the device.
+struct LeaseAsk {
+  uint64_t id = 0;  // the executor's own number of it
+  bool for_program = true;
+  int priority = 0;
+  std::vector<int> devices;  // exactly these; empty: any
+  size_t count = 1;
+};
+
 struct ExecutorInfo {
   std::string python;                           // path
   std::map<std::string, std::string> versions;  // "python", and what is installed of torch, numpy, ...
@@ -65,6 +75,11 @@ class ExecutorEvents {
   virtual void on_running(int pid) = 0;
   virtual void on_records(std::vector<RunRecord> records) = 0;
   virtual void on_outcome(RunReport report) = 0;
+  /// It waits for `grant_lease`, or withdraws.
+  virtual void on_lease_asked(const LeaseAsk& ask) = 0;
+  /// A lease that was asked for is withdrawn or given back; once for each, unless the executor is lost before.
+  /// `processes_ended`: those of its holder have ended, as far as the executor can tell.
+  virtual void on_lease_ended(uint64_t id, bool processes_ended) = 0;
   /// After the outcome: processes of the program could not be ended, and the slot stays out of use. `on_idle` comes
   /// once they are gone after all.
   virtual void on_quarantined(std::string reason) = 0;
@@ -79,9 +94,15 @@ class Executor {
   virtual const std::string& name() const = 0;
   /// Of the executor process; 0 while there is none.
   virtual int pid() const = 0;
+  /// Of the devices that its programs can see.
+  virtual size_t device_count() const = 0;
   virtual void start(ExecutorEvents& events) = 0;
   /// Requires: the last event was on_idle.
   virtual void run(Assignment assignment) = 0;
+  /// Requires: it was asked for, and neither granted nor ended.
+  virtual void grant_lease(uint64_t id, const std::vector<int>& devices) = 0;
+  /// While the running program has given its lease back: that request has the device now.
+  virtual void tell_device_holder(const Uuid& request_id) = 0;
   /// Ends the running program; `on_outcome` follows with kCancelled unless it had ended already.
   virtual void cancel(const Uuid& request_id) = 0;
 };

@@ -57,11 +57,14 @@ class FakeExecutor : public Executor {
   bool idle_at_start = true;
   /// Whether it comes idle by itself after it was lost.
   bool recovers = true;
+  size_t devices_seen = 0;
   ExecutorInfo info{"/usr/bin/python3", {{"python", "3.11.2"}}};
 
   // What it was told, in order.
   std::vector<Assignment> assignments;
   std::vector<Uuid> cancels;
+  std::vector<std::pair<uint64_t, std::vector<int>>> grants;
+  std::vector<Uuid> device_holders;
 
   bool is_running() const { return running_.has_value(); }
   void become_idle() {
@@ -80,6 +83,7 @@ class FakeExecutor : public Executor {
 
   const std::string& name() const override { return name_; }
   int pid() const override { return 4000; }
+  size_t device_count() const override { return devices_seen; }
 
   void start(ExecutorEvents& events) override {
     events_ = &events;
@@ -97,6 +101,16 @@ class FakeExecutor : public Executor {
     }
     post([this] { begin(); });
   }
+
+  /// Asks for a lease, or ends one, as the process would.
+  void ask_lease(LeaseAsk ask) {
+    post([this, ask = std::move(ask)] { events_->on_lease_asked(ask); });
+  }
+  void end_lease(uint64_t id, bool processes_ended = false) {
+    post([this, id, processes_ended] { events_->on_lease_ended(id, processes_ended); });
+  }
+  void grant_lease(uint64_t id, const std::vector<int>& devices) override { grants.emplace_back(id, devices); }
+  void tell_device_holder(const Uuid& request_id) override { device_holders.push_back(request_id); }
 
   void cancel(const Uuid& request_id) override {
     cancels.push_back(request_id);

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "schema/limits.h"
+
 namespace kcoral::executor {
 namespace {
 
@@ -64,6 +66,19 @@ Result<std::vector<std::string>> strings_field(const json& body, const char* nam
     strings.push_back(element.get<std::string>());
   }
   return strings;
+}
+
+Result<std::vector<int>> device_ids_field(const json& body, const char* name) {
+  auto found = field(body, name, &json::is_array, "an array of device ids");
+  if (!found) return fail(found.error());
+  std::vector<int> ids;
+  for (const json& element : **found) {
+    if (!element.is_number_unsigned() || element.get<uint64_t>() > limits::kDeviceIdMax) {
+      return fail(ErrorKind::kEngine, "field \"{}\" must be an array of device ids", name);
+    }
+    ids.push_back(element.get<int>());
+  }
+  return ids;
 }
 
 Result<std::map<std::string, std::string>> string_map_field(const json& body, const char* name) {

@@ -23,6 +23,8 @@ Result<uint64_t> unsigned_field(const nlohmann::json& body, const char* name,
 Result<double> number_field(const nlohmann::json& body, const char* name);
 Result<Uuid> uuid_field(const nlohmann::json& body, const char* name);
 Result<std::vector<std::string>> strings_field(const nlohmann::json& body, const char* name);
+/// A list of device ids.
+Result<std::vector<int>> device_ids_field(const nlohmann::json& body, const char* name);
 Result<std::map<std::string, std::string>> string_map_field(const nlohmann::json& body, const char* name);
 
 }  // namespace kcoral::executor

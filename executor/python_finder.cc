@@ -19,9 +19,10 @@ constexpr int kMinorMin = 10;
 
 // What it says of itself, as one line of JSON. It runs as the slot's user, so what that user cannot see is not listed.
 constexpr const char* kProbe = R"(
-import json, os, sys
+import importlib.util, json, os, sys
 paths = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix, os.path.dirname(sys.executable), *sys.path]
 print(json.dumps({"path": sys.executable, "major": sys.version_info[0], "minor": sys.version_info[1],
+                  "torch": importlib.util.find_spec("torch") is not None,
                   "version": "%d.%d.%d" % sys.version_info[:3],
                   "paths": [os.path.abspath(path) for path in paths if path and os.path.exists(path)]}))
 )";
@@ -36,13 +37,14 @@ Result<PythonChoice> read_probe(const std::string& candidate, const std::string&
   auto version = string_field(said, "version");
   auto major = unsigned_field(said, "major"), minor = unsigned_field(said, "minor");
   auto paths = strings_field(said, "paths");
-  if (!path || !version || !major || !minor || !paths || path->empty()) {
+  auto torch = boolean_field(said, "torch");
+  if (!path || !version || !major || !minor || !paths || !torch || path->empty()) {
     return fail(ErrorKind::kEnvironment, "{} is no Python interpreter", candidate);
   }
   if (*major != 3 || *minor < kMinorMin) {
     return fail(ErrorKind::kEnvironment, "{} is Python {}; at least 3.{} is needed", candidate, *version, kMinorMin);
   }
-  PythonChoice choice{std::move(*path), std::move(*version), {}, {}};
+  PythonChoice choice{std::move(*path), std::move(*version), {}, *torch, {}};
   for (std::string& shown : *paths) {
     auto& chosen = choice.read_only_paths;
     if (is_shown_anyway(shown) || std::find(chosen.begin(), chosen.end(), shown) != chosen.end()) continue;

@@ -15,6 +15,7 @@ struct PythonChoice {
   std::string path;                          // absolute; inside a virtual environment where it is one
   std::string version;                       // "3.11.2"
   std::string why;                           // for the start line: "first python3 on PATH that uid 65534 can run"
+  bool has_torch = false;                    // PyTorch is installed there
   std::vector<std::string> read_only_paths;  // its prefixes and module directories outside of /usr
 };
 

@@ -91,6 +91,9 @@ Status RemoteExecutor::send_configure() {
                             {"environment", config_.environment},
                             {"read_only_paths", config_.read_only_paths},
                             {"hidden_paths", config_.hidden_paths},
+                            {"devices", config_.devices},
+                            {"device_nodes", config_.device_nodes},
+                            {"lease_wait_ms_max", config_.lease_wait_max.count()},
                             {"limits", to_json(config_.limits)}};
   // An environment or list of paths may be long.
   if (auto packet = render_frame(body); !packet) return fail(packet.error());
@@ -106,7 +109,8 @@ void RemoteExecutor::run(Assignment assignment) {
   nlohmann::json body = frame_about(*run_, "run");
   body["timeout_ms"] = assignment.timeout.count();
   body["output_limit_bytes"] = assignment.output_limit_bytes;
-  body["devices"] = assignment.devices;
+  body["gpu_count"] = assignment.gpu_count;
+  body["priority"] = assignment.priority;
   body["blobs"] = assignment.blobs.size();
   channel_->send(body, {assignment.program});
   const auto& blobs = assignment.blobs;
@@ -121,15 +125,32 @@ void RemoteExecutor::run(Assignment assignment) {
     part["sha256"] = std::move(digests);
     channel_->send(part, std::move(fds));
   }
-  watch_over_run(assignment.timeout);
+  run_timeout_ = assignment.timeout;
+  watch_over_run(run_timeout_);
+}
+
+void RemoteExecutor::grant_lease(uint64_t id, const std::vector<int>& devices) {
+  const auto lease = leases_.find(id);
+  if (lease == leases_.end() || !channel_) return;
+  channel_->send({{"type", "lease_granted"}, {"lease", id}, {"devices", devices}});
+  if (lease->second && is_outcome_due_) watch_over_run(run_timeout_);
+}
+
+void RemoteExecutor::tell_device_holder(const Uuid& request_id) {
+  if (!is_outcome_due_) return;
+  nlohmann::json body = frame_about(*run_, "device_holder");
+  body["holder"] = request_id.str();
+  channel_->send(body);
 }
 
 void RemoteExecutor::cancel(const Uuid& request_id) {
   if (is_outcome_due_ && run_->request_id == request_id) channel_->send(frame_about(*run_, "cancel"));
 }
 
-/// The executor keeps the deadline; this is for an executor that cannot. It will have to make room for lease waits.
+/// The executor keeps the deadline; this is for an executor that cannot. While a program waits for a lease its time
+/// stands still, so this begins anew with each grant.
 void RemoteExecutor::watch_over_run(std::chrono::milliseconds timeout) {
+  stop_watching_over_run();
   run_timer_ = loop_.run_after(timeout + limits::kKillWait + kSilenceMax, [this] {
     run_timer_.reset();
     lose("the executor did not answer in time", /*permanent=*/false);
@@ -153,6 +174,8 @@ void RemoteExecutor::on_frame(Frame frame) {
 Status RemoteExecutor::take_frame(Frame frame) {
   const std::string type = frame.type();
   if (type == "idle") return take_idle(frame);
+  if (type == "lease_request") return take_lease_request(frame);
+  if (type == "lease_end") return take_lease_end(frame);
   if (type == "broken") return take_broken(frame);
   return take_frame_about_run(type, std::move(frame));
 }
@@ -214,6 +237,50 @@ Status RemoteExecutor::take_outcome(Frame frame) {
   return {};
 }
 
+Status RemoteExecutor::take_lease_request(const Frame& frame) {
+  LeaseAsk ask;
+  auto id = unsigned_field(frame.body, "lease");
+  if (!id) return fail(id.error());
+  ask.id = *id;
+  auto purpose = string_field(frame.body, "purpose");
+  if (!purpose) return fail(purpose.error());
+  ask.for_program = *purpose == "program";
+  const auto priority = frame.body.find("priority");
+  if (priority == frame.body.end() || !priority->is_number_integer()) return fail(ErrorKind::kEngine, "no priority");
+  ask.priority = priority->get<int>();
+  auto devices = device_ids_field(frame.body, "devices");
+  if (!devices) return fail(devices.error());
+  ask.devices = std::move(*devices);
+  for (const int device : ask.devices) {
+    if (std::find(config_.devices.begin(), config_.devices.end(), device) == config_.devices.end()) {
+      return fail(ErrorKind::kEngine, "the slot has no device {}", device);
+    }
+  }
+  auto count = unsigned_field(frame.body, "count", config_.devices.size());
+  if (!count) return fail(count.error());
+  ask.count = *count;
+  if (ask.count == 0 || !leases_.emplace(ask.id, ask.for_program).second) {
+    return fail(ErrorKind::kEngine, "lease {} was asked for before, or for nothing", ask.id);
+  }
+  if (ask.for_program) stop_watching_over_run();
+  events_->on_lease_asked(ask);
+  return {};
+}
+
+Status RemoteExecutor::take_lease_end(const Frame& frame) {
+  auto id = unsigned_field(frame.body, "lease");
+  if (!id) return fail(id.error());
+  auto processes_ended = boolean_field(frame.body, "processes_ended");
+  if (!processes_ended) return fail(processes_ended.error());
+  const auto lease = leases_.find(*id);
+  if (lease == leases_.end()) return fail(ErrorKind::kEngine, "there is no lease {}", *id);
+  const bool was_programs = lease->second;
+  leases_.erase(lease);
+  if (was_programs && is_outcome_due_ && !run_timer_) watch_over_run(run_timeout_);
+  events_->on_lease_ended(*id, *processes_ended);
+  return {};
+}
+
 Status RemoteExecutor::take_broken(const Frame& frame) {
   auto message = string_field(frame.body, "message");
   if (!message) return fail(message.error());
@@ -246,6 +313,7 @@ void RemoteExecutor::lose(const std::string& reason, bool permanent) {
   is_idle_ = false;
   run_.reset();
   is_outcome_due_ = false;
+  leases_.clear();
   report_ = {};
   if (!was_ever_idle_ && ++failed_starts_ >= limits::kStartsBeforeReadyMax) permanent = true;
   if (permanent) {

@@ -43,6 +43,9 @@ struct ExecutorConfig {
   std::vector<std::string> read_only_paths;        // what the interpreter needs, and what the operator adds
   std::vector<std::string> hidden_paths;           // never shown in the slot: the data directory
   ProgramLimits limits;
+  std::vector<int> devices;               // of the slot, by the server's numbers; none on a CPU server
+  std::vector<std::string> device_nodes;  // that it is shown: those of its devices and what belongs to all
+  std::chrono::milliseconds lease_wait_max{limits::kLeaseWait};
 };
 
 class RemoteExecutor : public Executor {
@@ -53,9 +56,12 @@ class RemoteExecutor : public Executor {
   RemoteExecutor& operator=(const RemoteExecutor&) = delete;
 
   const std::string& name() const override { return config_.name; }
+  size_t device_count() const override { return config_.devices.size(); }
   int pid() const override { return process_ ? process_->pid() : 0; }
   void start(ExecutorEvents& events) override;
   void run(Assignment assignment) override;
+  void grant_lease(uint64_t id, const std::vector<int>& devices) override;
+  void tell_device_holder(const Uuid& request_id) override;
   void cancel(const Uuid& request_id) override;
 
  private:
@@ -69,6 +75,8 @@ class RemoteExecutor : public Executor {
   Status take_running(const Frame& frame);
   Status take_records(const Frame& frame);
   Status take_outcome(Frame frame);
+  Status take_lease_request(const Frame& frame);
+  Status take_lease_end(const Frame& frame);
   Status take_broken(const Frame& frame);
   Status take_quarantined(const Frame& frame);
   void on_process_ended();
@@ -90,7 +98,9 @@ class RemoteExecutor : public Executor {
   bool is_outcome_due_ = false;  // of run_
   std::chrono::milliseconds pause_;
   std::optional<EventLoop::TimerId> restart_timer_;
+  std::chrono::milliseconds run_timeout_{};
   std::optional<EventLoop::TimerId> run_timer_;
+  std::map<uint64_t, bool> leases_;  // asked for and not ended: whether for the program that runs
   std::shared_ptr<const bool> alive_ = std::make_shared<bool>(true);  // expires with this object
 };
 

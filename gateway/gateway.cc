@@ -6,6 +6,7 @@
 #include "gateway/connection.h"
 #include "gateway/descriptors.h"
 #include "gateway/execute.h"
+#include "gateway/gpus.h"
 #include "gateway/health.h"
 #include "gateway/origin.h"
 #include "gateway/routes.h"
@@ -15,18 +16,16 @@ namespace kcoral::gateway {
 namespace {
 
 /// A GET's exchange: it does not want a body, keeps nothing of it, and answers when whatever was sent is over.
-class HealthExchange final : public Exchange {
+class DocumentExchange final : public Exchange {
  public:
-  HealthExchange(const std::function<HealthFacts()>& health, const Uuid& request_id, ResponseSink& sink)
-      : health_(health), request_id_(request_id), sink_(sink) {}
+  DocumentExchange(std::function<schema::Answer()> make, const Uuid& request_id, ResponseSink& sink)
+      : make_(std::move(make)), request_id_(request_id), sink_(sink) {}
 
   void on_body(std::string_view) override {}
-  void on_body_end() override {
-    sink_.respond({request_id_, std::make_shared<const schema::Answer>(make_health_answer(health_())), {}});
-  }
+  void on_body_end() override { sink_.respond({request_id_, std::make_shared<const schema::Answer>(make_()), {}}); }
 
  private:
-  const std::function<HealthFacts()>& health_;
+  const std::function<schema::Answer()> make_;
   const Uuid request_id_;
   ResponseSink& sink_;
 };
@@ -38,20 +37,20 @@ std::shared_ptr<BodyBudget> make_budget(const GatewayConfig& config) {
 
 class HttpGateway final : public Gateway, public Dispatcher {
  public:
-  HttpGateway(GatewayConfig config, const ListenAddress& address, store::Store& store, Clock& clock,
-              std::function<HealthFacts()> health)
+  HttpGateway(GatewayConfig config, const ListenAddress& address, store::Store& store, Clock& clock, Facts facts)
       : config_(std::move(config)),
         limits_{.head = config_.head_timeout,
                 .stall = config_.stall_timeout,
                 .idle = config_.idle_timeout,
                 .body_bytes_max = config_.request_bytes_max},
         clock_(clock),
-        health_(std::move(health)),
+        facts_(std::move(facts)),
         address_(address),
         origin_(config_.host, address.loopback, config_.allowed_hosts),
         execute_({config_.worker_wait, config_.bounds}, make_budget(config_), store) {
     routes_.add("POST", "/execute", Endpoint::kExecute);
     routes_.add("GET", "/health", Endpoint::kHealth);
+    routes_.add("GET", "/gpus", Endpoint::kGpus);
   }
   ~HttpGateway() override { stop(); }
 
@@ -71,7 +70,7 @@ class HttpGateway final : public Gateway, public Dispatcher {
   const GatewayConfig config_;
   const ConnectionLimits limits_;
   Clock& clock_;
-  const std::function<HealthFacts()> health_;
+  const Facts facts_;
   const ListenAddress address_;
   const OriginPolicy origin_;
   Routes routes_;
@@ -106,7 +105,10 @@ std::shared_ptr<Exchange> HttpGateway::open(const RequestHead& head, const Uuid&
       case Endpoint::kExecute:
         return execute_.open(head, request_id, peer, io, sink);
       case Endpoint::kHealth:
-        return std::make_shared<HealthExchange>(health_, request_id, sink);
+        return std::make_shared<DocumentExchange>([this] { return make_health_answer(facts_.health()); }, request_id,
+                                                  sink);
+      case Endpoint::kGpus:
+        return std::make_shared<DocumentExchange>([this] { return make_gpus_answer(facts_.gpus()); }, request_id, sink);
     }
   }
   if (const auto* not_allowed = std::get_if<Routes::MethodNotAllowed>(&route)) {
@@ -122,11 +124,10 @@ std::shared_ptr<Exchange> HttpGateway::open(const RequestHead& head, const Uuid&
 
 }  // namespace
 
-Result<std::unique_ptr<Gateway>> Gateway::start(GatewayConfig config, store::Store& store, Clock& clock,
-                                                std::function<HealthFacts()> health) {
+Result<std::unique_ptr<Gateway>> Gateway::start(GatewayConfig config, store::Store& store, Clock& clock, Facts facts) {
   const auto address = ListenAddress::resolve(config.host, config.port);
   if (!address) return fail(address.error());
-  auto gateway = std::make_unique<HttpGateway>(std::move(config), *address, store, clock, std::move(health));
+  auto gateway = std::make_unique<HttpGateway>(std::move(config), *address, store, clock, std::move(facts));
   if (auto listening = gateway->listen(); !listening) return fail(listening.error());
   return gateway;
 }

@@ -5,8 +5,8 @@
 // (bodies by one budget over all of them, a connection's unread input by limits::kReadBytes); a program whose client
 // went away runs on.
 //
-// Gateway is thread-safe. The store, the clock and `health` must outlive it. `health` is called on I/O threads, must
-// not block, and may be called by several threads at once. The gateway never calls the scheduler.
+// Gateway is thread-safe. The store, the clock and what the facts use must outlive it. The gateway never calls the
+// scheduler.
 #pragma once
 
 #include <chrono>
@@ -69,11 +69,44 @@ struct HealthFacts {
   std::string status = "ok";
 };
 
+/// A device as GET /gpus shows it; what the driver does not tell is not there.
+struct GpuFacts {
+  struct Holder {
+    std::optional<std::string> request_id;  // none: a context is being made or ended
+    std::string executor;
+    WallTime since{};
+  };
+  struct Quarantine {
+    WallTime since{};
+    std::string reason;
+  };
+  int id = 0;
+  std::string name;
+  std::string uuid;
+  std::string arch;
+  uint64_t memory_bytes = 0;
+  std::optional<uint64_t> memory_used_bytes;
+  std::optional<unsigned> utilisation_percent;
+  std::optional<unsigned> temperature_celsius;
+  std::optional<unsigned> sm_clock_mhz;
+  std::optional<Holder> holder;
+  std::optional<Quarantine> quarantine;
+  uint64_t waiters = 0;
+  uint64_t handovers = 0;      // to somebody who waited for it
+  double idle_between_ms = 0;  // in all of them, from one holder's end to the next one's grant
+};
+
+/// What the server knows. The functions are called on I/O threads, must not block, and may be called by several threads
+/// at once.
+struct Facts {
+  std::function<HealthFacts()> health;
+  std::function<std::vector<GpuFacts>()> gpus;
+};
+
 class Gateway {
  public:
   /// Serves once it returns. kEnvironment, with one line that names host and port, if the address cannot be bound.
-  static Result<std::unique_ptr<Gateway>> start(GatewayConfig config, store::Store& store, Clock& clock,
-                                                std::function<HealthFacts()> health);
+  static Result<std::unique_ptr<Gateway>> start(GatewayConfig config, store::Store& store, Clock& clock, Facts facts);
 
   /// Stops, if that was not done.
   virtual ~Gateway() = default;
@@ -88,7 +121,7 @@ class Gateway {
   virtual void release_waiting() = 0;
 
   /// Takes no more connections, lets answers being sent go out for at most `stop_flush_wait`, then closes everything.
-  /// After it returns the store and `health` are not called any more. Requires: not called on an I/O thread.
+  /// After it returns the store and the facts are not asked any more. Requires: not called on an I/O thread.
   virtual void stop() = 0;
 };
 

@@ -11,7 +11,7 @@
 
 namespace kcoral::gateway {
 
-enum class Endpoint { kExecute, kHealth };
+enum class Endpoint { kExecute, kHealth, kGpus };
 
 class Routes {
  public:

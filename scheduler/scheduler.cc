@@ -14,12 +14,24 @@ Scheduler::Scheduler(std::vector<std::unique_ptr<executor::Executor>> executors,
                      SchedulerConfig config)
     : store_(store), loop_(loop) {
   KCORAL_CHECK(!executors.empty());
+  KCORAL_CHECK(config.devices.empty() || config.clearance != nullptr);
+  if (!config.devices.empty()) {
+    leases_ = std::make_unique<Leases>(std::move(config.devices), *config.clearance, loop, [this] {
+      std::vector<pid_t> pids;
+      for (const auto& slot : slots_) {
+        if (const int pid = slot->executor_pid(); pid > 0) pids.push_back(pid);
+      }
+      return pids;
+    });
+  }
   for (auto& executor : executors) {
-    slots_.push_back(std::make_unique<Slot>(std::move(executor), store, loop, *this, config.response_bytes_max));
+    slots_.push_back(
+        std::make_unique<Slot>(std::move(executor), store, loop, *this, leases_.get(), config.response_bytes_max));
   }
   update_capacity();
   store_.set_work_listener([this] {
     loop_.post([this] {
+      dry_.clear();
       if (started_) dispatch();
     });
   });
@@ -64,6 +76,16 @@ void Scheduler::on_slot_changed() {
   if (started_) dispatch();
 }
 
+std::vector<Leases::DeviceView> Scheduler::devices() const {
+  return leases_ ? leases_->view() : std::vector<Leases::DeviceView>();
+}
+
+void Scheduler::on_devices_taken(const Slot& by, const std::vector<int>& devices, const Uuid& request_id) {
+  for (const auto& slot : slots_) {
+    if (slot.get() != &by) slot->note_devices_taken(devices, request_id);
+  }
+}
+
 void Scheduler::on_slot_broken(const std::string& slot, const std::string& reason) {
   spdlog::error("{} is given up: {}", slot, reason);
   const bool all_broken =
@@ -90,6 +112,7 @@ void Scheduler::dispatch() {
   for (auto& slot : slots_) {
     // A claim that is on its way takes one of the queued requests.
     if (claims_pending_ >= queued) return;
+    if (dry_.contains(slot->has_several_gpus())) continue;
     if (slot->state() == Slot::State::kIdle && !slot->is_claiming()) claim_for(*slot);
   }
 }
@@ -97,13 +120,18 @@ void Scheduler::dispatch() {
 void Scheduler::claim_for(Slot& slot) {
   slot.begin_claim();
   ++claims_pending_;
-  store_.claim({slot.name(), slot.executor_pid()}, [this, &slot](Result<std::optional<store::Claim>> result) {
-    loop_.post([this, &slot, result = std::move(result)]() mutable { on_claim_result(slot, std::move(result)); });
-  });
+  store_.claim(
+      {slot.name(), slot.executor_pid(), slot.has_several_gpus()},
+      [this, &slot](Result<std::optional<store::Claim>> result) {
+        loop_.post([this, &slot, result = std::move(result)]() mutable { on_claim_result(slot, std::move(result)); });
+      });
 }
 
 void Scheduler::on_claim_result(Slot& slot, Result<std::optional<store::Claim>> result) {
   --claims_pending_;
+  const bool found_none = result && !*result;
+  // What has arrived since is announced after this.
+  if (found_none) dry_.insert(slot.has_several_gpus());
   slot.end_claim(result ? std::move(*result) : std::nullopt);
   if (draining_) return check_drained();
   if (!result) {

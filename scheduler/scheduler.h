@@ -10,6 +10,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,8 @@ namespace kcoral::scheduler {
 
 struct SchedulerConfig {
   uint64_t response_bytes_max = limits::kResponseBytesMax;
+  std::vector<int> devices;                 // that programs lease; none on a CPU server
+  devices::Clearance* clearance = nullptr;  // of the devices; outlives the scheduler
 };
 
 class Scheduler final : public SlotOwner {
@@ -54,12 +57,16 @@ class Scheduler final : public SlotOwner {
   /// Thread-safe.
   Capacity capacity() const;
 
+  /// Of each device; none on a CPU server. Thread-safe.
+  std::vector<Leases::DeviceView> devices() const;
+
   /// Claims no more; `drained` runs when nothing runs any more and every outcome is committed. What still runs after
   /// `grace` is abandoned.
   void drain(std::chrono::milliseconds grace, std::function<void()> drained);
 
  private:
   void on_slot_changed() override;
+  void on_devices_taken(const Slot& by, const std::vector<int>& devices, const Uuid& request_id) override;
   void on_slot_broken(const std::string& slot, const std::string& reason) override;
   void update_capacity();
   void report_ready_once();
@@ -72,11 +79,13 @@ class Scheduler final : public SlotOwner {
   store::Store& store_;
   EventLoop& loop_;
   std::vector<std::unique_ptr<Slot>> slots_;
+  std::unique_ptr<Leases> leases_;  // ends before the slots, which it calls
   Callbacks callbacks_;
   std::function<void()> drained_;
   bool started_ = false;  // every slot was ready once
   bool draining_ = false;
   bool retry_armed_ = false;
+  std::set<bool> dry_;  // kinds of slots (for several GPUs or not) for which nothing is queued, until work arrives
   uint64_t claims_pending_ = 0;
   mutable Mutex capacity_mutex_;
   Capacity capacity_ KCORAL_GUARDED_BY(capacity_mutex_);

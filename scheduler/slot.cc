@@ -1,5 +1,6 @@
 #include "scheduler/slot.h"
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 
@@ -13,11 +14,12 @@ namespace kcoral::scheduler {
 constexpr auto kCommitRetry = std::chrono::seconds(1);
 
 Slot::Slot(std::unique_ptr<executor::Executor> executor, store::Store& store, EventLoop& loop, SlotOwner& owner,
-           uint64_t response_bytes_max)
+           Leases* leases, uint64_t response_bytes_max)
     : executor_(std::move(executor)),
       store_(store),
       loop_(loop),
       owner_(owner),
+      leases_(leases),
       response_bytes_max_(response_bytes_max) {}
 
 void Slot::begin_claim() {
@@ -40,9 +42,12 @@ void Slot::run(store::Claim claim) {
   assignment.attempt = claim.fence.attempt;
   assignment.timeout = claim.timeout;
   assignment.output_limit_bytes = claim.output_limit_bytes;
+  assignment.gpu_count = leases_ != nullptr ? claim.gpu_count : 0;
+  assignment.priority = claim.priority;
   assignment.program = std::move(claim.program);
   for (store::StagedBlob& blob : claim.blobs) assignment.blobs.emplace_back(blob.sha256, std::move(blob.content));
   state_ = State::kRunning;
+  given_back_.clear();
   executor_->run(std::move(assignment));
 }
 
@@ -70,6 +75,45 @@ void Slot::on_records(std::vector<executor::RunRecord> records) {
   if (!flush_timer_) flush_timer_ = loop_.run_after(limits::kRecordsDelayScheduler, [this] { flush_records(); });
 }
 
+// --- leases ---
+
+void Slot::on_lease_asked(const executor::LeaseAsk& ask) {
+  KCORAL_CHECK(leases_ != nullptr);
+  LeaseHolder holder{name(), std::nullopt};
+  if (ask.for_program && fence_) holder.request_id = fence_->request_id;
+  if (ask.for_program) given_back_.clear();
+  held_leases_[ask.id].for_program = ask.for_program;
+  const LeaseId id = leases_->ask(std::move(holder), {ask.priority, ask.devices, ask.count},
+                                  [this, lease = ask.id](const std::vector<int>& devices) { grant(lease, devices); });
+  // It may have been granted and lost from within.
+  if (const auto lease = held_leases_.find(ask.id); lease != held_leases_.end()) lease->second.id = id;
+}
+
+void Slot::grant(uint64_t id, const std::vector<int>& devices) {
+  Lease& lease = held_leases_.at(id);
+  lease.devices = devices;
+  executor_->grant_lease(id, devices);
+  if (lease.for_program && fence_) owner_.on_devices_taken(*this, devices, fence_->request_id);
+}
+
+void Slot::on_lease_ended(uint64_t id, bool processes_ended) {
+  const auto lease = held_leases_.find(id);
+  if (lease == held_leases_.end()) return;
+  const Lease ended = std::move(lease->second);
+  held_leases_.erase(lease);
+  if (ended.for_program && !processes_ended && state_ == State::kRunning) given_back_ = ended.devices;
+  leases_->end(ended.id, processes_ended);
+}
+
+void Slot::note_devices_taken(const std::vector<int>& devices, const Uuid& request_id) {
+  const bool is_ours = std::any_of(devices.begin(), devices.end(), [this](int device) {
+    return std::find(given_back_.begin(), given_back_.end(), device) != given_back_.end();
+  });
+  if (is_ours && state_ == State::kRunning) executor_->tell_device_holder(request_id);
+}
+
+// --- how a run ends ---
+
 void Slot::on_outcome(executor::RunReport report) {
   // Abandoned before: the store has the request's true state already.
   if (state_ != State::kRunning) return;
@@ -96,6 +140,7 @@ void Slot::on_lost(std::string reason, bool permanent) {
   } else {
     spdlog::warn("{} was lost: {}", name(), reason);
   }
+  for (const auto& [id, lease] : std::exchange(held_leases_, {})) leases_->end(lease.id, /*processes_ended=*/true);
   move_to(permanent ? State::kBroken : State::kStarting);
   if (permanent) owner_.on_slot_broken(name(), reason);
 }

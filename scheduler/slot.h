@@ -5,6 +5,7 @@
 // belongs to the scheduler's loop thread.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,15 +13,20 @@
 
 #include "base/event_loop.h"
 #include "executor/executor.h"
+#include "scheduler/leases.h"
 #include "store/store.h"
 
 namespace kcoral::scheduler {
+
+class Slot;
 
 /// What a slot tells its scheduler.
 class SlotOwner {
  public:
   virtual ~SlotOwner() = default;
   virtual void on_slot_changed() = 0;
+  /// A request was granted those devices.
+  virtual void on_devices_taken(const Slot& by, const std::vector<int>& devices, const Uuid& request_id) = 0;
   virtual void on_slot_broken(const std::string& slot, const std::string& reason) = 0;
 };
 
@@ -40,13 +46,15 @@ class Slot final : public executor::ExecutorEvents {
     std::string reason;
   };
 
+  /// `leases`: null on a CPU server.
   Slot(std::unique_ptr<executor::Executor> executor, store::Store& store, EventLoop& loop, SlotOwner& owner,
-       uint64_t response_bytes_max);
+       Leases* leases, uint64_t response_bytes_max);
 
   void start() { executor_->start(*this); }
   State state() const { return state_; }
   const std::string& name() const { return executor_->name(); }
   int executor_pid() const { return executor_->pid(); }
+  bool has_several_gpus() const { return executor_->device_count() > 1; }
   const executor::ExecutorInfo& info() const { return info_; }
   /// Requires: it is quarantined.
   const Quarantine& quarantine() const { return quarantine_; }
@@ -58,6 +66,10 @@ class Slot final : public executor::ExecutorEvents {
   void begin_claim();
   void end_claim(std::optional<store::Claim> claim);
 
+  /// Another slot's request has those devices now. A program that gave them back, and touches them all the same, is
+  /// told whom it disturbed.
+  void note_devices_taken(const std::vector<int>& devices, const Uuid& request_id);
+
   /// Gives a running request up, so that the store requeues or interrupts it; its executor goes down with the server.
   /// What the store cannot commit is not tried again: the next start recovers it.
   void give_up(const std::string& reason);
@@ -65,12 +77,20 @@ class Slot final : public executor::ExecutorEvents {
   void on_idle(const executor::ExecutorInfo& info) override;
   void on_running(int pid) override;
   void on_records(std::vector<executor::RunRecord> records) override;
+  void on_lease_asked(const executor::LeaseAsk& ask) override;
+  void on_lease_ended(uint64_t id, bool processes_ended) override;
   void on_outcome(executor::RunReport report) override;
   void on_quarantined(std::string reason) override;
   void on_lost(std::string reason, bool permanent) override;
 
  private:
+  struct Lease {
+    LeaseId id = 0;
+    bool for_program = false;
+    std::vector<int> devices;  // once it is granted
+  };
   void move_to(State state);
+  void grant(uint64_t id, const std::vector<int>& devices);
   void run(store::Claim claim);
   void flush_records();
   std::vector<store::AuditRecord> take_records();
@@ -84,6 +104,7 @@ class Slot final : public executor::ExecutorEvents {
   store::Store& store_;
   EventLoop& loop_;
   SlotOwner& owner_;
+  Leases* leases_;
   uint64_t response_bytes_max_;
 
   State state_ = State::kStarting;
@@ -92,6 +113,8 @@ class Slot final : public executor::ExecutorEvents {
   Quarantine quarantine_;
   std::optional<store::Fence> fence_;  // of the request it has, or had last: late records go to it
   std::chrono::microseconds queued_{};
+  std::map<uint64_t, Lease> held_leases_;  // asked for and not ended, by the executor's numbers
+  std::vector<int> given_back_;  // by the program that runs: devices that it may not touch until it asks again
   std::vector<store::AuditRecord> records_;  // not yet given to the store
   std::optional<EventLoop::TimerId> flush_timer_;
   int commits_pending_ = 0;

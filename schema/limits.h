@@ -67,7 +67,10 @@ inline constexpr auto kLingerTotal = 30s;
 inline constexpr size_t kConnectionsMax = 10000;
 
 // --- waiting and ending ---
-inline constexpr auto kWorkerWait = 1800s;   // default of --worker-wait-timeout-seconds; /execute only
+inline constexpr auto kWorkerWait = 1800s;  // default of --worker-wait-timeout-seconds; /execute only
+inline constexpr auto kLeaseWait = 1800s;   // default of --lease-wait-timeout-seconds
+inline constexpr auto kContextWait = 30s;   // for making a CUDA context, which takes 0.1 s on an idle GPU
+inline constexpr uint64_t kDeviceIdMax = 1023;
 inline constexpr auto kKillWait = 10s;       // contract: then the slot is quarantined
 inline constexpr auto kShutdownGrace = 30s;  // default of --shutdown-grace-seconds
 inline constexpr auto kSlotStart = 120s;     // zygote with its preloads (PyTorch from a cold disk: tens of seconds)

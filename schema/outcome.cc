@@ -85,7 +85,11 @@ std::string render_outcome_members(const Outcome& outcome) {
   KCORAL_CHECK(is_failed || outcome.ending == Outcome::Ending::kCompleted);
   KCORAL_CHECK(is_failed == outcome.error.has_value());
 
-  std::string members = "\"results\":{";
+  std::string members;
+  if (outcome.gpu_count > 1) {
+    members = fmt::format("\"gpu_count\":{},\"gpu_ids\":[{}],", outcome.gpu_count, fmt::join(outcome.gpu_ids, ","));
+  }
+  members += "\"results\":{";
   for (const ReturnedValue& returned : outcome.returns) {
     if (&returned != &outcome.returns.front()) members += ',';
     members += json_text(returned.key);

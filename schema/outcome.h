@@ -63,10 +63,13 @@ struct Outcome {
   double elapsed_ms = 0;
   double lease_wait_ms = 0;
   double lease_held_ms = 0;
+  // Of a program for several GPUs; empty ids when it ended before it had them.
+  size_t gpu_count = 1;
+  std::vector<int> gpu_ids;
 };
 
 /// The members of a COMPLETED or FAILED answer from "results" to the end, without braces:
-/// `"results":{...},"stdout":"...","stderr":"...","stdout_truncated":false,"stderr_truncated":false[,"error":{...}]`.
+/// `["gpu_count":2,"gpu_ids":[0,1],]"results":{...},"stdout":"...","stderr":"...","stdout_truncated":false,"stderr_truncated":false[,"error":{...}]`.
 /// Requires: ending is kCompleted or kFailed.
 std::string render_outcome_members(const Outcome& outcome);
 

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
+#include <set>
 #include <sstream>
 
 #include "server/config_file.h"
@@ -36,7 +37,10 @@ std::string default_data_dir() {
 struct RawOptions {
   std::string config_path;
   bool print_config = false;
-  std::string device = "cpu";
+  std::string device = "auto";
+  std::vector<int> gpus;
+  std::vector<std::string> preload;
+  uint64_t lease_wait_seconds = limits::kLeaseWait.count();
   std::vector<std::string> environment;
   uint64_t worker_wait_seconds = limits::kWorkerWait.count();
   uint64_t shutdown_grace_seconds = limits::kShutdownGrace.count();
@@ -85,12 +89,22 @@ CLI::Validator whole_number(uint64_t min, uint64_t max, bool zero_too = false) {
 
 void add_service_options(CLI::App& app, ServerOptions& options, RawOptions& raw) {
   const std::string group = "Service";
-  app.add_option("--device", raw.device, "What programs run on: cpu")
+  app.add_option("--device", raw.device, "What programs run on: gpu, cpu, or auto: gpu where there is one")
       ->envname("KCORAL_SERVER_DEVICE")
-      ->check(CLI::IsMember({"cpu"}))
+      ->check(CLI::IsMember({"auto", "cpu", "gpu"}))
       ->capture_default_str()
       ->group(group);
-  app.add_option("--num-workers", options.slots, "How many programs run at once")
+  app.add_option("--gpus", raw.gpus, "Which GPUs, as nvidia-smi numbers them, e.g. 0,1 [default: all]")
+      ->envname("KCORAL_SERVER_GPUS")
+      ->delimiter(',')
+      ->check(whole_number(0, limits::kDeviceIdMax))
+      ->group(group);
+  app.add_option("--workers-per-gpu", options.slots_per_gpu,
+                 "How many programs share each GPU: they take turns on it, and do the rest of their work at once")
+      ->check(whole_number(1, 64))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--num-workers", options.slots, "How many programs a CPU server runs at once")
       ->check(whole_number(1, 256))
       ->capture_default_str()
       ->group(group);
@@ -126,7 +140,10 @@ void add_program_options(CLI::App& app, ServerOptions& options, RawOptions& raw)
                  "Interpreter that runs programs, 3.10 or newer "
                  "[default: the first python3 on PATH that the sandbox user can run]")
       ->group(group);
-  app.add_option("--preload", options.preload, "Modules imported once and shared by all programs, e.g. numpy,torch")
+  app.add_option(
+         "--preload", raw.preload,
+         "Modules imported once and shared by all programs, e.g. numpy,torch; none with '' [default: torch on a "
+         "GPU server whose Python has it]")
       ->delimiter(',')
       ->group(group);
   app.add_option(
@@ -186,6 +203,11 @@ void add_limit_options(CLI::App& app, ServerOptions& options, RawOptions& raw) {
       ->check(whole_number(1, 7 * 86400))
       ->capture_default_str()
       ->group(group);
+  app.add_option("--lease-wait-timeout-seconds", raw.lease_wait_seconds,
+                 "How long a program may wait for a GPU lease that others hold")
+      ->check(whole_number(1, 7 * 86400))
+      ->capture_default_str()
+      ->group(group);
 }
 
 /// Set anew for each program, whatever the operator says.
@@ -194,7 +216,23 @@ bool is_managed(std::string_view name) {
 }
 
 /// Throws CLI::ValidationError, which CLI11 turns into a message and an exit code.
-void settle(ServerOptions& options, const RawOptions& raw) {
+void settle(const CLI::App& app, ServerOptions& options, const RawOptions& raw) {
+  using DeviceMode = ServerOptions::DeviceMode;
+  options.device = raw.device == "gpu" ? DeviceMode::kGpu : raw.device == "cpu" ? DeviceMode::kCpu : DeviceMode::kAuto;
+  const std::set<int> gpus(raw.gpus.begin(), raw.gpus.end());
+  if (gpus.size() != raw.gpus.size()) throw CLI::ValidationError("--gpus", "a GPU is named twice");
+  if (options.device == DeviceMode::kCpu && !gpus.empty()) {
+    throw CLI::ValidationError("--gpus", "a server with --device cpu has none");
+  }
+  options.gpus.assign(gpus.begin(), gpus.end());
+  options.slots_given = app.get_option("--num-workers")->count() > 0;
+  options.lease_wait = std::chrono::seconds(raw.lease_wait_seconds);
+  if (app.get_option("--preload")->count() > 0) {
+    options.preload.emplace();
+    for (const std::string& module : raw.preload) {
+      if (std::string name = CLI::detail::trim_copy(module); !name.empty()) options.preload->push_back(std::move(name));
+    }
+  }
   for (const std::string& assignment : raw.environment) {
     const size_t equals = assignment.find('=');
     if (equals == std::string::npos || equals == 0) {
@@ -204,7 +242,6 @@ void settle(ServerOptions& options, const RawOptions& raw) {
     if (is_managed(name)) throw CLI::ValidationError("--env", name + " is set by the server for each program");
     options.environment[name] = assignment.substr(equals + 1);
   }
-  for (std::string& module : options.preload) module = CLI::detail::trim_copy(module);
   // It compares with nothing, so that its range lets it through.
   if (std::isnan(options.timeout_seconds_max)) throw CLI::ValidationError("--max-timeout-seconds", "nan is no number");
   options.worker_wait = std::chrono::seconds(raw.worker_wait_seconds);
@@ -233,7 +270,7 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   try {
     app.parse(argc, argv);
     if (!raw.config_path.empty()) read_config_file(*server, raw.config_path);
-    settle(command.server, raw);
+    settle(*server, command.server, raw);
     command.run_server = !raw.print_config;
     if (raw.print_config) command.text = print_config(*server, {argv, argv + argc}, raw.config_path);
   } catch (const CLI::ParseError& error) {

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,10 +16,16 @@ namespace kcoral::server {
 struct ServerOptions {
   std::string host = "127.0.0.1";
   uint16_t port = 8000;
-  uint32_t slots = 1;
-  std::string data_dir;  // never empty after parsing
-  std::string python;    // empty: look for one
-  std::vector<std::string> preload;
+  enum class DeviceMode { kAuto, kCpu, kGpu };
+  DeviceMode device = DeviceMode::kAuto;  // auto: a GPU server where there is a GPU
+  std::vector<int> gpus;                  // as nvidia-smi numbers them; empty: all. Ascending.
+  uint32_t slots_per_gpu = 8;
+  std::chrono::seconds lease_wait = limits::kLeaseWait;
+  uint32_t slots = 1;  // of a CPU server
+  bool slots_given = false;
+  std::string data_dir;                             // never empty after parsing
+  std::string python;                               // empty: look for one
+  std::optional<std::vector<std::string>> preload;  // not given: PyTorch on a GPU server that has it, else nothing
   size_t standby = 1;
   uint64_t runs_per_runtime = 1;
   uint64_t memory_bytes_max = 0;  // of one program; 0: no bound of our own

@@ -5,6 +5,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -14,6 +15,8 @@
 #include "base/event_loop.h"
 #include "base/log.h"
 #include "base/mutex.h"
+#include "devices/devices.h"
+#include "devices/watch.h"
 #include "executor/install_paths.h"
 #include "executor/python_finder.h"
 #include "executor/remote_executor.h"
@@ -45,6 +48,15 @@ UniqueFd block_signals() {
   return UniqueFd(::signalfd(-1, &stop, SFD_CLOEXEC | SFD_NONBLOCK));
 }
 
+/// "GPU 0, NVIDIA H200 (sm_90a) · "; nothing on a CPU server.
+std::string describe_devices(const std::vector<devices::Device>& devices) {
+  if (devices.empty()) return "";
+  std::vector<int> ids;
+  for (const devices::Device& device : devices) ids.push_back(device.id);
+  return fmt::format("GPU{} {}, {} ({}) · ", ids.size() == 1 ? "" : "s", fmt::join(ids, ", "), devices.front().name,
+                     devices.front().arch);
+}
+
 class Server {
  public:
   explicit Server(const ServerOptions& options) : options_(options) {}
@@ -59,7 +71,12 @@ class Server {
   Status start_parts(int signals);
   Status check_exposed_paths(const std::string& data_dir) const;
   void close();
+  Status choose_devices();
+  Status check_device(const devices::Device& device) const;
   std::vector<std::unique_ptr<executor::Executor>> make_executors();
+  executor::ExecutorConfig executor_config(size_t slot, uid_t uid) const;
+  std::vector<int> device_ids() const;
+  std::vector<gateway::GpuFacts> gpus() const;
   gateway::GatewayConfig gateway_config() const;
   gateway::HealthFacts health() const;
   void on_ready(const executor::ExecutorInfo& info);
@@ -74,13 +91,18 @@ class Server {
   Identity identity_;
   bool has_own_users_ = false;  // the slots, instead of sharing the identity's
   std::string data_dir_;
+  std::unique_ptr<devices::Devices> all_devices_;  // null where there is none, and on a CPU server
+  std::vector<devices::Device> devices_;           // that this server uses; none on a CPU server
+  std::vector<std::vector<int>> slot_devices_;     // of each slot
   executor::PythonChoice python_;
+  std::vector<std::string> preload_;
   executor::InstallPaths paths_;
 
   // `close` ends them in order: the gateway and the scheduler use the store, whose threads tell the scheduler of new
   // work.
   std::unique_ptr<EventLoop> loop_;
   std::unique_ptr<store::Store> store_;
+  std::unique_ptr<devices::Watch> watch_;
   std::unique_ptr<scheduler::Scheduler> scheduler_;
   std::unique_ptr<gateway::Gateway> gateway_;
 
@@ -113,8 +135,10 @@ void Server::close() {
     gateway_->stop();
   }
   if (store_) store_->close();
+  if (watch_) watch_->stop();
   scheduler_.reset();
   gateway_.reset();
+  watch_.reset();
   store_.reset();
 }
 
@@ -132,7 +156,75 @@ Status Server::prepare() {
   auto python = executor::find_python(wanted_python, identity_.uid, identity_.gid);
   if (!python) return fail(python.error());
   python_ = *python;
+  if (auto chosen = choose_devices(); !chosen) return chosen;
+  const bool preloads_torch = !options_.preload && !devices_.empty() && python_.has_torch;
+  preload_ = preloads_torch ? std::vector<std::string>{"torch"} : options_.preload.value_or(std::vector<std::string>());
   return executor::check_sandbox(paths_, identity_.uid, identity_.gid);
+}
+
+Status Server::choose_devices() {
+  using DeviceMode = ServerOptions::DeviceMode;
+  if (options_.device != DeviceMode::kCpu) {
+    auto opened = devices::open_devices();
+    if (!opened) {
+      return fail(ErrorKind::kEnvironment, "{}; with --device cpu the server runs without a GPU",
+                  opened.error().message);
+    }
+    all_devices_ = std::move(*opened);
+  }
+  if (all_devices_ == nullptr) {
+    if (options_.device == DeviceMode::kGpu || !options_.gpus.empty()) {
+      return fail(ErrorKind::kEnvironment,
+                  "there is no NVIDIA GPU: libnvidia-ml.so.1 cannot be loaded, finds no driver, or lists no device");
+    }
+    slot_devices_.assign(options_.slots, {});
+    return {};
+  }
+  if (options_.slots_given) {
+    return fail(ErrorKind::kEnvironment,
+                "--num-workers is for a CPU server (--device cpu); on GPUs it is --workers-per-gpu");
+  }
+  const auto& all = all_devices_->list();
+  std::vector<int> wanted = options_.gpus;
+  for (size_t id = 0; options_.gpus.empty() && id < all.size(); ++id) wanted.push_back(static_cast<int>(id));
+  for (const int id : wanted) {
+    if (static_cast<size_t>(id) >= all.size()) {
+      return fail(ErrorKind::kEnvironment, "--gpus: there is no GPU {}; this machine has 0 to {}", id, all.size() - 1);
+    }
+    devices_.push_back(all[static_cast<size_t>(id)]);
+    if (auto checked = check_device(devices_.back()); !checked) return checked;
+    for (uint32_t slot = 0; slot < options_.slots_per_gpu; ++slot) slot_devices_.push_back({id});
+  }
+  // A program for several GPUs runs in a slot that sees them all: one such slot for each pair of devices.
+  for (size_t pair = 0; pair < devices_.size() / 2; ++pair) slot_devices_.push_back(device_ids());
+  return {};
+}
+
+Status Server::check_device(const devices::Device& device) const {
+  if (device.arch != devices_.front().arch) {
+    return fail(ErrorKind::kEnvironment,
+                "GPU {} is {} and GPU {} is {}: the GPUs of one server have one architecture; choose with --gpus",
+                devices_.front().id, devices_.front().arch, device.id, device.arch);
+  }
+  std::error_code error;
+  if (!std::filesystem::exists(device.node, error)) {
+    return fail(ErrorKind::kEnvironment, "GPU {}: {} is missing", device.id, device.node);
+  }
+  auto state = all_devices_->look(device.id);
+  if (!state) return fail(state.error());
+  if (!state->processes.empty()) {
+    return fail(ErrorKind::kEnvironment,
+                "GPU {} is in use by process {}: kcoral needs its GPUs for itself; end that process, or choose others "
+                "with --gpus",
+                device.id, state->processes.front().pid);
+  }
+  return {};
+}
+
+std::vector<int> Server::device_ids() const {
+  std::vector<int> ids;
+  for (const devices::Device& device : devices_) ids.push_back(device.id);
+  return ids;
 }
 
 Status Server::start_parts(int signals) {
@@ -143,11 +235,14 @@ Status Server::start_parts(int signals) {
   data_dir_ = std::filesystem::canonical(options_.data_dir);
   if (auto checked = check_exposed_paths(data_dir_); !checked) return checked;
   if (auto gone = wait_for_old_executors(data_dir_, limits::kSlotStart, signals); !gone) return gone;
-  scheduler_ = std::make_unique<scheduler::Scheduler>(make_executors(), *store_, *loop_,
-                                                      scheduler::SchedulerConfig{options_.response_bytes_max});
+  if (!devices_.empty()) watch_ = std::make_unique<devices::Watch>(*all_devices_, device_ids());
+  scheduler_ = std::make_unique<scheduler::Scheduler>(
+      make_executors(), *store_, *loop_,
+      scheduler::SchedulerConfig{options_.response_bytes_max, device_ids(), watch_.get()});
   if (auto recovered = store_->recover(); !recovered) return recovered;
   if (const uint64_t kept = store_->counts().queued; kept > 0) spdlog::info("{} queued before, taken up now", kept);
-  auto gateway = gateway::Gateway::start(gateway_config(), *store_, clock_, [this] { return health(); });
+  auto gateway = gateway::Gateway::start(gateway_config(), *store_, clock_,
+                                         {[this] { return health(); }, [this] { return gpus(); }});
   if (!gateway) return fail(gateway.error());
   gateway_ = std::move(*gateway);
   scheduler_->start({[this](const executor::ExecutorInfo& info) { on_ready(info); },
@@ -172,28 +267,39 @@ Status Server::check_exposed_paths(const std::string& data_dir) const {
 
 std::vector<std::unique_ptr<executor::Executor>> Server::make_executors() {
   std::vector<std::unique_ptr<executor::Executor>> executors;
-  const std::vector<uid_t> uids = slot_uids(identity_, options_.slots);
+  const std::vector<uid_t> uids = slot_uids(identity_, slot_devices_.size());
   has_own_users_ = uids.front() != identity_.uid;
-  for (uint32_t slot = 0; slot < options_.slots; ++slot) {
-    executor::ExecutorConfig config;
-    config.name = fmt::format("executor-{}", slot);
-    config.executor_path = paths_.executor;
-    config.log_level = options_.log_level;
-    config.lock_path = executor_lock_path(data_dir_, slot);
-    config.python = python_.path;
-    config.preload = options_.preload;
-    config.standby = options_.standby;
-    config.runs_per_runtime = options_.runs_per_runtime;
-    config.memory_bytes_max = options_.memory_bytes_max;
-    config.uid = uids[slot];
-    config.gid = identity_.gid;
-    config.environment = options_.environment;
-    config.read_only_paths = python_.read_only_paths;
-    for (const std::string& path : options_.read_only_paths) config.read_only_paths.push_back(path);
-    config.hidden_paths = {data_dir_};
-    executors.push_back(std::make_unique<executor::RemoteExecutor>(*loop_, std::move(config)));
+  for (size_t slot = 0; slot < slot_devices_.size(); ++slot) {
+    executors.push_back(std::make_unique<executor::RemoteExecutor>(*loop_, executor_config(slot, uids[slot])));
   }
   return executors;
+}
+
+executor::ExecutorConfig Server::executor_config(size_t slot, uid_t uid) const {
+  executor::ExecutorConfig config;
+  config.name = fmt::format("executor-{}", slot);
+  config.executor_path = paths_.executor;
+  config.log_level = options_.log_level;
+  config.lock_path = executor_lock_path(data_dir_, static_cast<uint32_t>(slot));
+  config.python = python_.path;
+  config.preload = preload_;
+  config.standby = options_.standby;
+  config.runs_per_runtime = options_.runs_per_runtime;
+  config.memory_bytes_max = options_.memory_bytes_max;
+  config.uid = uid;
+  config.gid = identity_.gid;
+  config.environment = options_.environment;
+  config.read_only_paths = python_.read_only_paths;
+  for (const std::string& path : options_.read_only_paths) config.read_only_paths.push_back(path);
+  config.hidden_paths = {data_dir_};
+  config.lease_wait_max = options_.lease_wait;
+  config.devices = slot_devices_[slot];
+  if (config.devices.empty()) return config;
+  config.device_nodes = devices::shared_device_nodes();
+  for (const int id : config.devices) {
+    config.device_nodes.push_back(all_devices_->list()[static_cast<size_t>(id)].node);
+  }
+  return config;
 }
 
 gateway::GatewayConfig Server::gateway_config() const {
@@ -205,6 +311,8 @@ gateway::GatewayConfig Server::gateway_config() const {
   config.worker_wait = options_.worker_wait;
   config.bounds.timeout_seconds_max = options_.timeout_seconds_max;
   config.bounds.output_limit_bytes_max = options_.output_limit_bytes_max;
+  config.bounds.gpu_count_max =
+      std::clamp(static_cast<int>(devices_.size()), 1, static_cast<int>(limits::kGpuCountMax));
   return config;
 }
 
@@ -220,11 +328,46 @@ gateway::HealthFacts Server::health() const {
   }
   facts.requests_in_progress = counts.in_progress;
   facts.requests_waiting = counts.queued;
+  facts.gpu_count = static_cast<int>(devices_.size());
+  if (!devices_.empty()) facts.arch = devices_.front().arch;
   const MutexLock lock(health_mutex_);
   facts.status = status_;
   facts.versions = versions_;
   facts.versions["kcoral"] = KCORAL_VERSION;
+  if (all_devices_) facts.versions["driver"] = all_devices_->driver_version();
   return facts;
+}
+
+std::vector<gateway::GpuFacts> Server::gpus() const {
+  std::vector<gateway::GpuFacts> all;
+  const auto views = scheduler_->devices();  // by id, as devices_ is
+  KCORAL_CHECK(views.size() == devices_.size());
+  for (size_t i = 0; i < views.size(); ++i) {
+    const devices::Device& device = devices_[i];
+    const scheduler::Leases::DeviceView& view = views[i];
+    gateway::GpuFacts facts;
+    facts.id = device.id;
+    facts.name = device.name;
+    facts.uuid = device.uuid;
+    facts.arch = device.arch;
+    facts.memory_bytes = device.memory_bytes;
+    if (const auto state = watch_->state(device.id)) {
+      facts.memory_used_bytes = state->memory_used_bytes;
+      facts.utilisation_percent = state->utilisation_percent;
+      facts.temperature_celsius = state->temperature_celsius;
+      facts.sm_clock_mhz = state->sm_clock_mhz;
+    }
+    if (view.holder) {
+      facts.holder.emplace(gateway::GpuFacts::Holder{{}, view.holder->executor, view.since});
+      if (view.holder->request_id) facts.holder->request_id = view.holder->request_id->str();
+    }
+    if (!view.trouble.empty()) facts.quarantine.emplace(gateway::GpuFacts::Quarantine{view.since, view.trouble});
+    facts.waiters = view.table.waiters;
+    facts.handovers = view.table.handovers;
+    facts.idle_between_ms = to_ms(view.table.idle_between);
+    all.push_back(std::move(facts));
+  }
+  return all;
 }
 
 void Server::on_ready(const executor::ExecutorInfo& info) {
@@ -237,11 +380,12 @@ void Server::on_ready(const executor::ExecutorInfo& info) {
   const bool is_ipv6 = options_.host.find(':') != std::string::npos;
   const std::string host = is_ipv6 ? "[" + options_.host + "]" : options_.host;
   fmt::print(
-      "kcoral {} ready at http://{}:{} · {} worker{}{} · Python {} ({}: {}){} · sandbox bubblewrap, {} · data in "
+      "kcoral {} ready at http://{}:{} · {}{} worker{}{} · Python {} ({}: {}){} · sandbox bubblewrap, {} · data in "
       "{}\n",
-      KCORAL_VERSION, host, gateway_->port(), options_.slots, options_.slots == 1 ? "" : "s",
-      options_.runs_per_runtime == 1 ? "" : ", programs share processes", python_.version, python_.path, python_.why,
-      options_.preload.empty() ? "" : fmt::format(", preloaded {}", fmt::join(options_.preload, ", ")),
+      KCORAL_VERSION, host, gateway_->port(), describe_devices(devices_), slot_devices_.size(),
+      slot_devices_.size() == 1 ? "" : "s", options_.runs_per_runtime == 1 ? "" : ", programs share processes",
+      python_.version, python_.path, python_.why,
+      preload_.empty() ? "" : fmt::format(", preloaded {}", fmt::join(preload_, ", ")),
       has_own_users_ ? "a user for each worker" : "user " + identity_.name, data_dir_);
   std::fflush(stdout);
 }

@@ -49,7 +49,7 @@ constexpr std::array<const char*, 1> kMigrations = {R"sql(
     audit_next INTEGER NOT NULL,
     audit_us INTEGER NOT NULL
   ) STRICT;
-  CREATE INDEX requests_claimable ON requests (priority DESC, seq) WHERE state = 0;
+  CREATE INDEX requests_claimable ON requests ((gpu_count > 1), priority DESC, seq) WHERE state = 0;
   CREATE INDEX requests_in_progress ON requests (state) WHERE state IN (1, 2);
 
   CREATE TABLE programs (

@@ -44,7 +44,8 @@ Result<std::unique_ptr<RequestTable>> RequestTable::create(Database& database, O
       {&table->insert_blob_, "INSERT INTO request_blobs (seq, position, digest) VALUES (?, ?, ?)"},
       {&table->find_claimable_,
        "SELECT seq, request_id, attempt, gpu_count, timeout_ms, output_limit_bytes, queued_us,"
-       " program_bytes, audit_next, audit_us FROM requests WHERE state = 0 ORDER BY priority DESC, seq LIMIT 1"},
+       " program_bytes, audit_next, audit_us, priority FROM requests WHERE state = 0"
+       " AND (gpu_count > 1) = ? ORDER BY priority DESC, seq LIMIT 1"},
       {&table->assign_,
        "UPDATE requests SET state = 1, attempt = ?, executor = ?, started_us = ?, audit_next = ?, audit_us = ?"
        " WHERE seq = ?"},
@@ -143,7 +144,7 @@ Result<std::optional<RequestTable::Claimed>> RequestTable::claim_next(const Exec
   Claimed claimed;
   AuditPosition audit;
   {
-    Cursor cursor = find_claimable_.query();
+    Cursor cursor = find_claimable_.query(static_cast<int>(executor.has_several_gpus));
     auto found = cursor.next();
     if (!found) return fail(found.error());
     if (!*found) return std::optional<Claimed>();
@@ -156,6 +157,7 @@ Result<std::optional<RequestTable::Claimed>> RequestTable::claim_next(const Exec
     claimed.claim.queued = std::chrono::microseconds(std::max<int64_t>(0, microseconds(now) - cursor.integer(6)));
     claimed.program_bytes = static_cast<uint64_t>(cursor.integer(7));
     audit = {.next_seq = static_cast<uint64_t>(cursor.integer(8)), .last_us = cursor.integer(9)};
+    claimed.claim.priority = static_cast<int>(cursor.integer(10));
   }
   const Fence& fence = claimed.claim.fence;
   const AuditRecord record{now, audit_events::assigned(executor, fence.attempt)};

@@ -69,13 +69,15 @@ struct Fence {
 /// Whom a request is assigned to, for the audit and the status document.
 struct ExecutorRef {
   std::string name;
-  int pid = 0;  // of the executor's process, as the host sees it
+  int pid = 0;                    // of the executor's process, as the host sees it
+  bool has_several_gpus = false;  // it takes programs for several GPUs, and no others
 };
 
 /// A request that was assigned to an executor, with all that it needs to run.
 struct Claim {
   Fence fence;
   int gpu_count = 1;
+  int priority = 0;
   std::chrono::milliseconds timeout{};
   uint64_t output_limit_bytes = 0;
   std::shared_ptr<const SealedMemory> program;
@@ -161,10 +163,10 @@ class Store {
   /// `listener` runs whenever a request may have become claimable. Requires: set before `recover`.
   virtual void set_work_listener(std::function<void()> listener) = 0;
 
-  /// Assigns the next queued request (priority, then submission order) to `executor`, durably; nullopt when none is
-  /// queued. A request whose blobs or program are gone or damaged is finished as failed (engine) and passed over. When
-  /// memory, descriptors or disk run short, the request is queued as before, no attempt is used up, and `done` gets the
-  /// error: try again later.
+  /// Assigns the next queued request that is for such an executor (priority, then submission order), durably; nullopt
+  /// when none is queued. A request whose blobs or program are gone or damaged is finished as failed (engine) and
+  /// passed over. When memory, descriptors or disk run short, the request is queued as before, no attempt is used up,
+  /// and `done` gets the error: try again later.
   virtual void claim(ExecutorRef executor, std::function<void(Result<std::optional<Claim>>)> done) = 0;
 
   /// assigned → running. Not waited for: it shares the next commit. `pid` is the runtime's, as the host sees it.

@@ -47,17 +47,19 @@ _CHANNEL_FD = 1000
 _SIGNAL_MAX = 64
 _AHEAD_NICENESS = 10
 # Python itself starts with these.
+_environment = os.environ
 _START_HANDLERS = {SIGINT: default_int_handler, SIGPIPE: SIG_IGN, SIGXFSZ: SIG_IGN}
 
 
-def program_environment(slot: Mapping[str, str], places: Places) -> dict[str, str]:
+def program_environment(slot: Mapping[str, str], places: Places, visible_devices: str) -> dict[str, str]:
     """The environment of every program: the slot's (the executor's allow list and the operator's additions), and over
-    it what is managed and cannot be overridden."""
+    it what is managed and cannot be overridden. `visible_devices`: as CUDA_VISIBLE_DEVICES names them."""
     environment = dict(slot)
     environment["KCORAL_DIR"] = places.work
     environment["HOME"] = places.home
     environment["TMPDIR"] = places.temporary
-    environment[DEVICES_VARIABLE] = ""
+    environment[DEVICES_VARIABLE] = visible_devices
+    environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # as the server and nvidia-smi number them
     # So that a Python which the program starts finds `kcoral.builtins`, too.
     python_path = [path for path in environment.get("PYTHONPATH", "").split(":") if path]
     environment["PYTHONPATH"] = ":".join([*python_path, places.importable])
@@ -123,7 +125,7 @@ def _output_stream(fd: int, errors: str) -> TextIOWrapper:
     return TextIOWrapper(raw, encoding="utf-8", errors=errors, write_through=True)
 
 
-def become_fresh(channel_fd: int, stdout_fd: int, stderr_fd: int, devices: Sequence[Any], places: Places) -> int:
+def become_fresh(channel_fd: int, stdout_fd: int, stderr_fd: int, places: Places) -> int:
     """Sets up the rest in a fork. Returns where the channel's descriptor went."""
     channel_fd = _keep_only(channel_fd, stdout_fd, stderr_fd)
     set_signal(SIGINT, default_int_handler)
@@ -132,10 +134,13 @@ def become_fresh(channel_fd: int, stdout_fd: int, stderr_fd: int, devices: Seque
             mkdir(directory, 0o700)
         except FileExistsError:
             pass
-    if devices:
-        os.environ[DEVICES_VARIABLE] = ",".join([str(device) for device in devices])
     gc.enable()
     return channel_fd
+
+
+def show_devices(devices: Sequence[int]) -> None:
+    """Which of the slot's several devices are the program's. Requires: CUDA was not started in this process."""
+    _environment[DEVICES_VARIABLE] = ",".join([str(device) for device in devices])
 
 
 def own_directories(places: Places) -> tuple[str, ...]:

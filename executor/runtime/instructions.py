@@ -11,14 +11,15 @@ own failure, or the program's attack on us; either way it becomes an answer.
 
 from __future__ import annotations
 
-import sys
 from typing import Any, Optional
 
 from arrays import ArrayCodec
 from boundary import Boundary
+from cuda import CudaError, Driver
 from errors import InstructionFailed, ending_message_of, error_fields, message_of, name_of
 from files import BadPath, WorkingDirectory, normalise, reason_of
 from frames import Channel
+from gpu_arrays import GpuArrays
 from jsontext import quote, to_text
 from kcoral.builtins import CudaFunction
 from lease import Lease
@@ -27,9 +28,6 @@ from memory import Blob, sealed_copy
 from modules import PythonModules, call_failed
 from namespaces import Places
 from values import Unencodable, ValueDocument, ValueEncoder
-
-_loaded_modules = sys.modules
-
 
 class Handle:
     """What an instruction made."""
@@ -59,7 +57,8 @@ class Execution:
         self._handles: dict[str, Handle] = {}
         self._index = 0
         self.is_spent = False  # it ended in a way that no other program should follow in this process
-        self._arrays = ArrayCodec(lambda: self._lease.acquire(self._index))
+        gpu = GpuArrays(Driver.load()) if needs_lease else None
+        self._arrays = ArrayCodec(lambda: self._lease.acquire(self._index), gpu)
 
     def run_program(self, instructions: list[dict[str, Any]]) -> None:
         """Reports each instruction as it starts, then `completed` or the failure that ended the program."""
@@ -72,6 +71,13 @@ class Execution:
                 self._fail(raised)
                 return
         self._channel.send_text(b'{"type":"completed"}')
+
+    def end_gpu_work(self) -> Lease:
+        """After the program's last instruction: waits for what it left running on its devices, and returns the lease.
+
+        Raises InstructionFailed if the devices cannot be used in this process any more."""
+        finish_gpu_work()
+        return self._lease
 
     def _fail(self, raised: BaseException) -> None:
         if type(raised) is InstructionFailed:
@@ -111,13 +117,15 @@ class Execution:
         if kind == "tensor":
             return self._upload_tensor(instruction, blob)
         if kind == "bytes":
-            blob.uses_left -= 1
-            return Handle(bytes(blob.view()), "value")
+            content = bytes(blob.view())
+            blob.note_use()
+            return Handle(content, "value")
         if kind == "file":
             return self._upload_file(instruction, blob)
         self._lease.acquire(self._index)
-        blob.uses_left -= 1
-        return Handle(self._libraries.load(blob.view()), "library")
+        library = self._libraries.load(blob.view())
+        blob.note_use()
+        return Handle(library, "library")
 
     def _upload_module(self, instruction: dict[str, Any]) -> Handle:
         source = instruction["source"]
@@ -129,18 +137,18 @@ class Execution:
     def _upload_tensor(self, instruction: dict[str, Any], blob: Blob) -> Handle:
         self._lease.acquire(self._index)
         shape = tuple(instruction["shape"])
-        tensor, raised = self._boundary.call(self._arrays.make, blob.take(), instruction["dtype"], shape)
+        tensor, raised = self._boundary.call(self._arrays.make, blob, instruction["dtype"], shape)
         if raised is not None:
             raise call_failed(raised)
         return Handle(tensor, "value")
 
     def _upload_file(self, instruction: dict[str, Any], blob: Blob) -> Handle:
         path = normalise(instruction["path"])
-        blob.uses_left -= 1
         try:
             self._directory.write_file(path, blob.view())
         except OSError as error:
             raise InstructionFailed("runtime", "%s cannot be written: %s" % (quote(path), reason_of(error))) from None
+        blob.note_use()
         self._modules.forget_directories(self._directory.path)
         return Handle(path, "value")
 
@@ -179,11 +187,7 @@ class Execution:
     def _give_lease_back(self) -> None:
         if not self._lease.held:
             return
-        torch = _loaded_modules.get("torch")
-        if torch is not None:
-            _, raised = self._boundary.call(_finish_gpu_work, torch)
-            if raised is not None:
-                raise call_failed(raised)
+        finish_gpu_work()
         self._lease.release(self._index)
 
     # --- return ---
@@ -195,6 +199,8 @@ class Execution:
             self._channel.send("returned", {"index": self._index}, document.finish())
         except Unencodable as fault:
             raise InstructionFailed("serialization", fault.message(), fault.__cause__) from None
+        except CudaError as fault:  # GPU work of the program that failed, noticed only now
+            raise InstructionFailed("runtime", message_of(fault), fault) from None
         except BaseException as raised:  # a value's own methods may raise anything
             message = "the value cannot be returned: " + ending_message_of(raised)
             raise InstructionFailed("serialization", message, raised) from None
@@ -234,9 +240,15 @@ def _reference(field: Any) -> Optional[str]:
     return None
 
 
-def _finish_gpu_work(torch: Any) -> None:
-    if torch.cuda.is_initialized():
-        torch.cuda.synchronize()
+def finish_gpu_work() -> None:
+    """Waits for what the program has started on its devices. Raises InstructionFailed."""
+    driver = Driver.load()
+    if driver is None:
+        return
+    try:
+        driver.synchronise()
+    except CudaError as error:
+        raise InstructionFailed("runtime", message_of(error), error) from None
 
 
 def count_uses(instructions: list[dict[str, Any]], blobs: dict[str, Blob]) -> None:

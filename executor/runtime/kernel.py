@@ -27,7 +27,7 @@ from ctypes import (
     get_errno,
 )
 from errno import EINTR, ETOOMANYREFS
-from os import strerror
+from os import O_CLOEXEC, O_RDONLY, strerror, sysconf
 from struct import Struct, calcsize
 from typing import Any, Optional, Sequence
 
@@ -43,8 +43,10 @@ _DEFAULT_FLOATING_POINT = c_void_p(-1)  # FE_DFL_ENV
 _SYS_PIDFD_OPEN = 434  # these two numbers are the same on every architecture
 _SYS_CLOSE_RANGE = 436
 _FD_MAX = 2**32 - 1
-_PROT_READ_WRITE = 1 | 2
+_PROT_READ, _PROT_READ_WRITE = 1, 1 | 2
+_MAP_SHARED = 1
 _MAP_PRIVATE_NORESERVE = 2 | 0x4000
+_MADV_DONTFORK, _MADV_POPULATE_WRITE = 10, 23
 _MAP_FAILED = 2 ** (8 * ctypes.sizeof(c_void_p)) - 1
 _MSG_NOSIGNAL = 0x4000
 _MSG_CMSG_CLOEXEC = 0x40000000
@@ -59,6 +61,7 @@ _IPC_FACTS = 32  # more than any of their structures holds
 _POINTER_BYTES = ctypes.sizeof(c_void_p)
 _String = c_char_p
 
+PAGE_BYTES = sysconf("SC_PAGE_SIZE")
 PACKET_BYTES_MAX = 64 * 1024  # schema/limits.h, kFrameBytesMax
 PACKET_FDS_MAX = 64  # schema/limits.h, kFrameFdsMax
 
@@ -107,6 +110,10 @@ _pidfd_open = _bind("syscall", c_long, c_long, c_int, c_uint)
 _close_range = _bind("syscall", c_long, c_long, c_uint, c_uint, c_uint)
 _mmap = _bind("mmap", c_void_p, c_void_p, c_size_t, c_int, c_int, c_int, c_long)
 _munmap = _bind("munmap", c_int, c_void_p, c_size_t)
+_madvise = _bind("madvise", c_int, c_void_p, c_size_t, c_int)
+_ftruncate = _bind("ftruncate", c_int, c_int, c_long)
+_open = _bind("open", c_int, c_char_p, c_int)
+_close = _bind("close", c_int, c_int)
 _sendmsg = _bind("sendmsg", c_ssize_t, c_int, c_void_p, c_int)
 _recvmsg = _bind("recvmsg", c_ssize_t, c_int, c_void_p, c_int)
 _poll = _bind("poll", c_int, c_void_p, c_ulong, c_int)
@@ -178,10 +185,40 @@ def reset_thread() -> None:
 
 def map_private(fd: int, size_bytes: int) -> int:
     """The address of a private, writable mapping of a file: pages are shared until somebody writes to them."""
-    address = _mmap(None, size_bytes, _PROT_READ_WRITE, _MAP_PRIVATE_NORESERVE, fd, 0)
+    return _map(fd, 0, size_bytes, _PROT_READ_WRITE, _MAP_PRIVATE_NORESERVE)
+
+
+def map_read_only(fd: int, size_bytes: int) -> int:
+    """The address of a shared mapping of a memfd that may be sealed: pinning its pages copies none of them."""
+    # Before Linux 6.7 a descriptor that could write cannot be mapped once writing is sealed; one for reading only can.
+    reading = _open(b"/proc/self/fd/%d" % fd, O_RDONLY | O_CLOEXEC)
+    try:
+        return _map(fd if reading < 0 else reading, 0, size_bytes, _PROT_READ, _MAP_SHARED)
+    finally:
+        if reading >= 0:
+            _close(reading)
+
+
+def map_for_writing(fd: int, offset: int, size_bytes: int) -> int:
+    """The address of a shared mapping, with all its pages there since Linux 5.14. A fork inherits it only if it comes
+    in the very moment that it is made; a memfd cannot be sealed against writing while anybody has it mapped so.
+
+    Requires: `offset` is a multiple of a page."""
+    address = _map(fd, offset, size_bytes, _PROT_READ_WRITE, _MAP_SHARED)
+    _madvise(address, size_bytes, _MADV_DONTFORK)
+    _madvise(address, size_bytes, _MADV_POPULATE_WRITE)
+    return address
+
+
+def _map(fd: int, offset: int, size_bytes: int, protection: int, flags: int) -> int:
+    address = _mmap(None, size_bytes, protection, flags, fd, offset)
     if address is None or address == _MAP_FAILED:
         _checked(-1, "map content")
     return address
+
+
+def resize(fd: int, size_bytes: int) -> None:
+    _checked(_ftruncate(fd, size_bytes), "resize a memfd")
 
 
 def unmap(address: int, size_bytes: int) -> None:

@@ -2,12 +2,14 @@
 runs.
 
 Theory of operation. The executor owns the lease; this is the side that asks. On a CPU server there is nothing to
-lease: `held` from the first to the last instruction.
+lease: `held` from the first to the last instruction. In a slot with several devices a grant says which of them are the
+program's; a later one names the same again.
 """
 
 from __future__ import annotations
 
-from frames import Channel
+from environment import show_devices
+from frames import Channel, Frame
 
 
 class Lease:
@@ -16,21 +18,36 @@ class Lease:
         self._channel = channel
         self._is_needed = is_needed
         self._held = not is_needed
+        self._devices_shown = False
 
     def acquire(self, index: int) -> None:
         """Waits until the lease is held. `index`: the instruction that needs it."""
         if self._held:
             return
         self._channel.send("lease_request", {"index": index})
-        while self._channel.receive_or_exit().type != "lease_granted":
-            pass
+        frame = self._channel.receive_or_exit()
+        while frame.type != "lease_granted":
+            frame = self._channel.receive_or_exit()
+        self._note(frame)
         self._held = True
+
+    def _note(self, grant: Frame) -> None:
+        devices = grant.fields["devices"]
+        if len(devices) > 1 and not self._devices_shown:
+            show_devices(devices)
+            self._devices_shown = True
 
     def release(self, index: int) -> None:
         """Requires: nothing is running on the GPU."""
         if self._held and self._is_needed:
             self._channel.send("lease_release", {"index": index})
             self._held = False
+
+    def end(self) -> None:
+        """After the program, before this process is put right for another. Requires: nothing is running on the GPU."""
+        if self._held and self._is_needed:
+            self._channel.send_text(b'{"type":"lease_release"}')
+        self._held = False
 
     @property
     def held(self) -> bool:

@@ -12,11 +12,13 @@ Nothing of the program is read before `enter_program` succeeded.
 from __future__ import annotations
 
 from posix import close
-from typing import Any, NoReturn, Sequence
+from typing import Any, Callable, NoReturn, Sequence
 
+import gpu_memory
 from boundary import Boundary
+from cuda import CudaError, Driver
 from environment import Streams, become_fresh, lower_priority
-from errors import message_of, name_of
+from errors import InstructionFailed, message_of, name_of
 from frames import Channel, Frame, end_process
 from instructions import Execution, count_uses
 from jsontext import parse
@@ -29,7 +31,6 @@ _FAILED = 70  # EX_SOFTWARE: our own code failed, and could not even say so
 
 def run(
     fds: Sequence[int],
-    devices: Sequence[Any],
     ahead: bool,
     reuse: bool,
     memory_bytes_max: int,
@@ -45,7 +46,7 @@ def run(
         if ahead:
             lower_priority()
         namespaces.enter_program()
-        channel = Channel(become_fresh(fds[0], fds[1], fds[2], devices, places))
+        channel = Channel(become_fresh(fds[0], fds[1], fds[2], places))
         first = FirstState(places, channel.fd, memory_bytes_max) if reuse else None
         boundary = Boundary(streams.flush)
     except BaseException as error:
@@ -55,7 +56,7 @@ def run(
     try:
         while True:
             channel.send_text(b'{"type":"ready"}')
-            frame = _wait_for(channel, "program")
+            frame = _wait_for_program(channel)
             if first is not None:
                 first.note_priority()
             instructions, blobs = _receive_program(channel, frame)
@@ -64,16 +65,47 @@ def run(
             _wait_for(channel, "recycle")
             if execution.is_spent:
                 raise Unfit("its program ended by more than an exception of its own")
+            lease = execution.end_gpu_work()
             del execution  # with what the program made
             while blobs:
                 blobs.popitem()[1].drop()
+            if not gpu_memory.holds_much():
+                lease.end()
             assert first is not None
             boundary.start_over(first.restore().flush)
-    except Unfit as reason:
+            if lease.held:
+                gpu_memory.give_back()
+                lease.end()
+            gpu_memory.seed_generator()
+    except (Unfit, InstructionFailed) as reason:
         channel.send("unfit", {"message": message_of(reason)})
         _wait_for(channel, "recycle")  # which does not come: it is ended
     except BaseException:
         end_process(_FAILED)
+
+
+def _wait_for_program(channel: Channel) -> Frame:
+    """Meanwhile the executor has the CUDA context made, on a GPU server."""
+    while True:
+        frame = channel.receive_or_exit()
+        if frame.type == "program":
+            return frame
+        frame.close()
+        if frame.type == "initialise":
+            _prepare_cuda(channel, Driver.initialise, b'{"type":"initialised"}')
+        elif frame.type == "make_context":
+            _prepare_cuda(channel, Driver.make_context, b'{"type":"context_made"}')
+
+
+def _prepare_cuda(channel: Channel, step: Callable[[Driver], None], done: bytes) -> None:
+    driver = Driver.load()
+    try:
+        if driver is None:
+            raise CudaError("CUDA_ERROR_STUB_LIBRARY", "libcuda.so.1 cannot be loaded", "dlopen")
+        step(driver)
+        channel.send_text(done)
+    except Exception as error:
+        channel.send("context_failed", {"message": message_of(error)})
 
 
 def _wait_for(channel: Channel, type: str) -> Frame:
@@ -93,6 +125,6 @@ def _receive_program(channel: Channel, frame: Frame) -> tuple[list[dict[str, Any
             if digest in blobs:
                 close(fd)
             else:
-                blobs[digest] = Blob(fd)
+                blobs[digest] = Blob(fd, frame.fields["needs_lease"])
     count_uses(program["instructions"], blobs)
     return program["instructions"], blobs

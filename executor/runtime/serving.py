@@ -27,7 +27,6 @@ from runtime import run
 
 _REHEARSAL_SECONDS = 10.0
 _RUNTIME_BROKE = 70  # EX_SOFTWARE
-_FAULT_CHARACTERS_MAX = 1000
 
 
 class Process:
@@ -65,7 +64,7 @@ class Zygote:
         silent = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
         processes: list[Process] = []
         try:
-            processes = self._start("rehearsal", [theirs.fileno(), silent, silent], [], False)
+            processes = self._start("rehearsal", [theirs.fileno(), silent, silent], False)
             theirs.close()
             said = ours.recv(4096)
             if b'"ready"' not in said:
@@ -105,13 +104,13 @@ class Zygote:
             frame.close()
 
     def _prepare(self, frame: Frame) -> None:
-        id, devices, ahead = frame.fields["id"], frame.fields.get("devices"), frame.fields.get("ahead") is True
-        if len(frame.fds) != 3 or type(devices) is not list:
-            fault = "a prepare with %d descriptors and the devices %r" % (len(frame.fds), devices)
-            self._channel.send("prepare_failed", {"id": id, "message": fault[:_FAULT_CHARACTERS_MAX]})
+        id, ahead = frame.fields["id"], frame.fields.get("ahead") is True
+        if len(frame.fds) != 3:
+            fault = "a prepare with %d descriptors" % len(frame.fds)
+            self._channel.send("prepare_failed", {"id": id, "message": fault})
             return
         try:
-            processes = self._start(id, frame.fds, devices, ahead)
+            processes = self._start(id, frame.fds, ahead)
         except (OSError, Refused) as error:
             self._channel.send("prepare_failed", {"id": id, "message": str(error)})
             return
@@ -121,7 +120,7 @@ class Zygote:
         self._channel.send("prepared", {"id": id}, [process.pidfd for process in processes])
         seed_generators()
 
-    def _start(self, id: Any, fds: list[int], devices: list[Any], ahead: bool) -> list[Process]:
+    def _start(self, id: Any, fds: list[int], ahead: bool) -> list[Process]:
         """kcoral-init and the runtime of a fresh pid namespace. Raises OSError or Refused, leaving no process."""
         started: list[tuple[str, int]] = []
         processes: list[Process] = []
@@ -131,7 +130,7 @@ class Zygote:
                 started.append(("init", self._namespaces.start_init()))
                 runtime = os.fork()
                 if runtime == 0:
-                    self._become_runtime(fds, devices, ahead)
+                    self._become_runtime(fds, ahead)
                 started.append(("runtime", runtime))
             finally:
                 self._namespaces.own_pid_namespace()
@@ -147,11 +146,9 @@ class Zygote:
                 os.close(process.pidfd)
             raise
 
-    def _become_runtime(self, fds: list[int], devices: list[Any], ahead: bool) -> NoReturn:
+    def _become_runtime(self, fds: list[int], ahead: bool) -> NoReturn:
         try:
-            run(
-                fds, devices, ahead, self._reuse, self._memory_bytes_max, self._namespaces, self._places, self._streams
-            )
+            run(fds, ahead, self._reuse, self._memory_bytes_max, self._namespaces, self._places, self._streams)
         finally:
             # Whatever happened: no fork of the zygote goes on as one.
             end_process(_RUNTIME_BROKE)

@@ -1,7 +1,7 @@
 """From the descriptors that the executor passed to a zygote that serves, or to a `zygote_failed` that says why not.
 
 Theory of operation. The executor starts the zygote with its control socket as descriptor 3, the configuration (JSON
-in a sealed memfd: `preload`, `limits`, `environment`, `reuse`, `memory_bytes_max`, `seccomp_filter_fd`) as 4 and the
+in a sealed memfd: `preload`, `limits`, `environment`, `visible_devices`, `reuse`, `memory_bytes_max`, `seccomp_filter_fd`) as 4 and the
 seccomp filter of programs as 5. Descriptors 0 to 2 are kept taken by something harmless, since forks put a program's
 own in their place.
 """
@@ -44,7 +44,7 @@ def become_zygote(channel: Channel, config: dict[str, Any], namespaces: Namespac
     """Prepares this process and serves until the channel closes."""
     try:
         _empty_input()
-        environment = program_environment(config["environment"], places)
+        environment = program_environment(config["environment"], places, config["visible_devices"])
         os.environ.update(environment)  # preloads read it, too
         import_all(config["preload"])
         prove_forks(config["preload"])

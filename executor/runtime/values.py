@@ -17,6 +17,7 @@ from collections import OrderedDict
 from typing import Any, Callable, Iterable, Optional
 
 from arrays import ArrayCodec, NotAnArray
+from cuda import CudaError
 from errors import message_of, name_of
 from jsontext import AnyDigits, quote
 from memory import RETURNED_BYTES_MAX, TooLarge, Writer
@@ -147,7 +148,8 @@ class ValueEncoder:
         self._open: set[int] = set()  # ids of the containers around the current value
 
     def encode(self, value: Any) -> None:
-        """Raises Unencodable, or what the program's own objects raise when they are asked for their content."""
+        """Raises Unencodable; CudaError for GPU work of the program that failed; or what the program's own objects
+        raise when they are asked for their content."""
         try:
             with AnyDigits():
                 self._any(value)
@@ -250,13 +252,13 @@ class ValueEncoder:
             scalar, array = self._arrays.read(value)
         except NotAnArray as refusal:
             raise Unencodable(message_of(refusal)) from None
-        except (Unencodable, TooLarge):
+        except (Unencodable, TooLarge, CudaError):
             raise
         except Exception as error:
             raise Unencodable("its content cannot be read: " + name_of(error) + ": " + message_of(error)) from error
         if array is None:
             self._any(scalar)
             return
-        part = self._document.add_part(lambda data: data.append(array.content))
+        part = self._document.add_part(array.write_to)
         shape = ",".join([_int_repr(dimension) for dimension in array.shape])
         self._put('{"type":"tensor","dtype":"%s","shape":[%s],"part":%d}' % (array.dtype, shape, part))

@@ -11,6 +11,7 @@ then forks a fresh runtime for each program. In reading order:
     instructions.py  upload, get_function, run, return (modules.py, libraries.py, lease.py)
     boundary.py      the crossing between our code and the program's
     values.py        what is returned (arrays.py, files.py, memory.py)
+    gpu_arrays.py    tensors of a GPU server, in and out (cuda.py, dlpack.py)
     errors.py        what is reported when it fails
     frames.py        what is said to the executor (kernel.py, jsontext.py)
     importable/      what a program may import of ours: `kcoral.builtins`

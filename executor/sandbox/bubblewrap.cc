@@ -189,6 +189,7 @@ Status add_generated_etc(CommandBuilder& builder, const SlotSpec& spec) {
 /// What is mounted and copied; the root and /dev are made read-only last, since they are where mount points are made.
 void add_mounts(CommandBuilder& builder, const SlotSpec& spec) {
   builder.add("--proc", "/proc", "--dev", "/dev");
+  for (const std::string& node : spec.device_nodes) builder.add("--dev-bind", node, node);
   builder.add("--size", std::to_string(kZygoteTmpBytes), "--perms", "1777", "--tmpfs", "/tmp");
   builder.add("--size", std::to_string(kZygoteTmpBytes), "--perms", "0700", "--tmpfs", "/run/kcoral");
   builder.add("--perms", "0700", "--dir", kHomeInside);

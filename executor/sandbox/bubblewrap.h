@@ -56,6 +56,7 @@ struct SlotSpec {
   std::string python;                              // path of the interpreter
   std::map<std::string, std::string> environment;  // the operator's, over the allow list
   std::vector<std::string> read_only_paths;        // absolute; the interpreter's and the operator's
+  std::vector<std::string> device_nodes;           // of the host's /dev, shown beside the harmless ones
   std::vector<std::string> hidden_paths;           // never visible, also where a directory around them is
   std::vector<SlotFile> files;
   std::shared_ptr<const Bubblewrap> bubblewrap;

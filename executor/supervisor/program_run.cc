@@ -12,6 +12,8 @@
 namespace kcoral::executor {
 namespace {
 
+using namespace std::chrono_literals;
+
 using schema::InstructionErrorKind;
 using schema::Outcome;
 
@@ -55,22 +57,24 @@ std::string describe_death(const ExitStatus& status) {
 
 }  // namespace
 
-Result<std::unique_ptr<ProgramRun>> ProgramRun::start(EventLoop& loop, std::unique_ptr<Runtime> runtime,
-                                                      RunRequest request, Handlers handlers) {
+Result<std::unique_ptr<ProgramRun>> ProgramRun::start(EventLoop& loop, DeviceLeases& leases,
+                                                      std::unique_ptr<Runtime> runtime, RunRequest request,
+                                                      Handlers handlers) {
   auto text = request.program->view();
   if (!text) return fail(text.error());
   auto program = schema::parse_program(*text, any_bounds());
   if (!program)
     return fail(ErrorKind::kEngine, "a program that was admitted is malformed: {}", program.error().message);
   std::unique_ptr<ProgramRun> run(
-      new ProgramRun(loop, std::move(runtime), std::move(request), std::move(*program), std::move(handlers)));
+      new ProgramRun(loop, leases, std::move(runtime), std::move(request), std::move(*program), std::move(handlers)));
   run->begin();
   return run;
 }
 
-ProgramRun::ProgramRun(EventLoop& loop, std::unique_ptr<Runtime> runtime, RunRequest request, schema::Program program,
-                       Handlers handlers)
+ProgramRun::ProgramRun(EventLoop& loop, DeviceLeases& leases, std::unique_ptr<Runtime> runtime, RunRequest request,
+                       schema::Program program, Handlers handlers)
     : loop_(loop),
+      leases_(leases),
       runtime_(std::move(runtime)),
       request_(std::move(request)),
       program_(std::move(program)),
@@ -80,7 +84,8 @@ ProgramRun::ProgramRun(EventLoop& loop, std::unique_ptr<Runtime> runtime, RunReq
       conversation_(program_, loop.clock(), [this](const nlohmann::ordered_json& record) { records_.add(record); }) {}
 
 ProgramRun::~ProgramRun() {
-  for (const auto* timer : {&deadline_timer_, &memory_timer_, &recycle_timer_, &kill_timer_, &closed_timer_}) {
+  for (const auto* timer :
+       {&deadline_timer_, &lease_timer_, &memory_timer_, &recycle_timer_, &kill_timer_, &closed_timer_}) {
     if (*timer) loop_.cancel(**timer);
   }
 }
@@ -92,7 +97,7 @@ void ProgramRun::begin() {
       records_.add({{"event", "output_truncated"}, {"stream", stream}});
     });
   }
-  deadline_timer_ = loop_.run_after(request_.timeout, [this] { on_deadline(); });
+  start_deadline(request_.timeout);
   if (runtime_->is_ready()) on_runtime_ready();
 }
 
@@ -124,12 +129,13 @@ void ProgramRun::forward_blobs() {
 void ProgramRun::on_runtime_ready() {
   if (is_recycling()) {
     loop_.cancel(*std::exchange(recycle_timer_, std::nullopt));
+    end_lease(/*processes_ended=*/false);
     is_done_ = true;
     return handlers_.on_done(Aftermath::kKept);
   }
   if (is_decided()) return;
   program_sent_ = true;
-  runtime_->send({{"type", "program"}, {"blobs", request_.blob_count}, {"needs_lease", !request_.devices.empty()}},
+  runtime_->send({{"type", "program"}, {"blobs", request_.blob_count}, {"needs_lease", request_.gpu_count > 0}},
                  {request_.program});
   forward_blobs();
   nlohmann::json running = frame_about(request_.run, "running");
@@ -145,22 +151,17 @@ void ProgramRun::on_runtime_failed(const Error& error) {
 }
 
 void ProgramRun::on_runtime_frame(Frame frame) {
+  if (is_recycling() && frame.type() == "lease_release") return end_lease(/*processes_ended=*/false);
   if (is_decided()) return;
   auto meaning = conversation_.take(std::move(frame));
   if (!meaning) return on_runtime_failed(meaning.error());
   switch (*meaning) {
     case RuntimeConversation::Meaning::kProgress:
-    case RuntimeConversation::Meaning::kLeaseRelease:
       return;
     case RuntimeConversation::Meaning::kLeaseRequest:
-      if (request_.devices.empty()) {
-        return fail_run(InstructionErrorKind::kEngine, "the runtime asked for a lease, and there is nothing to lease");
-      }
-      // A runtime reads a grant before it asks for the next lease; one that does not read would fill our memory.
-      if (runtime_->queued_frames() > limits::kFramesQueuedMax) {
-        return fail_run(InstructionErrorKind::kEngine, "the runtime does not read what it asks for");
-      }
-      return runtime_->send({{"type", "lease_granted"}, {"devices", request_.devices}});
+      return ask_for_lease();
+    case RuntimeConversation::Meaning::kLeaseRelease:
+      return give_lease_back();
     case RuntimeConversation::Meaning::kOver:
       return answer();
   }
@@ -192,7 +193,86 @@ bool ProgramRun::answered_meanwhile() {
   return is_decided();
 }
 
+// --- the lease ---
+
+void ProgramRun::ask_for_lease() {
+  if (request_.gpu_count == 0) {
+    return fail_run(InstructionErrorKind::kEngine, "the runtime asked for a lease, and there is nothing to lease");
+  }
+  if (lease_) return fail_run(InstructionErrorKind::kEngine, "the runtime asked for a lease that it has");
+  // A runtime reads a grant before it asks for the next lease; one that does not read would fill our memory.
+  if (runtime_->queued_frames() > limits::kFramesQueuedMax) {
+    return fail_run(InstructionErrorKind::kEngine, "the runtime does not read what it asks for");
+  }
+  records_.add({{"event", "lease_requested"}, {"index", conversation_.current()}});
+  time_left_ = deadline_ - loop_.clock().now();
+  loop_.cancel(*std::exchange(deadline_timer_, std::nullopt));
+  lease_timer_ = loop_.run_after(request_.lease_wait_max, [this] { on_lease_wait_over(); });
+  // Where what it leases is all that the slot has, that is meant from the beginning.
+  const bool is_any = devices_.empty() && request_.gpu_count < request_.slot_devices.size();
+  const std::vector<int>& exact = devices_.empty() ? request_.slot_devices : devices_;
+  lease_ =
+      leases_.ask({/*for_program=*/true, request_.priority, is_any ? std::vector<int>() : exact, request_.gpu_count},
+                  [this] { on_lease_granted(); });
+}
+
+void ProgramRun::on_lease_granted() {
+  if (is_decided()) return;  // it waits to end a context
+  loop_.cancel(*std::exchange(lease_timer_, std::nullopt));
+  devices_ = lease_->devices();
+  device_holder_.reset();
+  start_deadline(time_left_);
+  nlohmann::ordered_json record{
+      {"event", "lease_granted"}, {"device", devices_}, {"waited_ms", to_ms(lease_->waited())}};
+  if (devices_.size() == 1) record["device"] = devices_.front();
+  records_.add(record);
+  std::vector<size_t> visible;
+  for (const int device : devices_) {
+    const auto& all = request_.slot_devices;
+    visible.push_back(static_cast<size_t>(std::find(all.begin(), all.end(), device) - all.begin()));
+  }
+  runtime_->send({{"type", "lease_granted"}, {"devices", visible}});
+}
+
+void ProgramRun::on_lease_wait_over() {
+  lease_timer_.reset();
+  if (is_decided() || answered_meanwhile()) return;
+  fail_run(InstructionErrorKind::kUnavailable,
+           fmt::format("the program waited {:g} s for a GPU lease, the longest that this server allows "
+                       "(--lease-wait-timeout-seconds)",
+                       std::chrono::duration<double>(request_.lease_wait_max).count()));
+}
+
+void ProgramRun::give_lease_back() {
+  if (!lease_ || !lease_->is_held()) {
+    return fail_run(InstructionErrorKind::kEngine, "the runtime gave a lease back that it does not have");
+  }
+  end_lease(/*processes_ended=*/false);
+}
+
+void ProgramRun::end_lease(bool processes_ended) {
+  if (!lease_) return;
+  const std::unique_ptr<DeviceLease> lease = std::move(lease_);
+  if (lease_timer_) loop_.cancel(*std::exchange(lease_timer_, std::nullopt));
+  lease_waited_ += lease->waited();
+  lease_held_ += lease->held();
+  if (lease->is_held()) records_.add({{"event", "lease_released"}, {"held_ms", to_ms(lease->held())}});
+  lease->end(processes_ended);
+}
+
+Status ProgramRun::note_device_holder(const Frame& frame) {
+  auto holder = uuid_field(frame.body, "holder");
+  if (!holder) return fail(holder.error());
+  device_holder_ = *holder;
+  return {};
+}
+
 // --- how it ends ---
+
+void ProgramRun::start_deadline(std::chrono::nanoseconds left) {
+  deadline_ = loop_.clock().now() + std::chrono::duration_cast<SteadyTime::duration>(left);
+  deadline_timer_ = loop_.run_at(deadline_, [this] { on_deadline(); });
+}
 
 void ProgramRun::on_deadline() {
   deadline_timer_.reset();
@@ -249,7 +329,7 @@ void ProgramRun::answer() {
   verdict_ = std::move(verdict);
   // Complete at this moment: whatever the program left running neither delays nor changes it.
   if (!send_outcome()) return;
-  if (!request_.keep_runtime || !runtime_->is_usable()) return end_processes();
+  if (!request_.keep_runtime || !runtime_->is_usable()) return end_processes_in_turn();
   recycle();
 }
 
@@ -276,6 +356,14 @@ void ProgramRun::decide(Verdict verdict) {
   end_processes();
 }
 
+void ProgramRun::end_processes_in_turn() {
+  const bool has_context = runtime_->has_context() || !devices_.empty();
+  if (lease_ || !has_context) return end_processes();
+  const std::vector<int>& devices = devices_.empty() ? request_.slot_devices : devices_;
+  lease_ =
+      leases_.ask({/*for_program=*/false, request_.priority, devices, devices.size()}, [this] { end_processes(); });
+}
+
 void ProgramRun::end_processes() {
   kill_timer_ = loop_.run_after(limits::kKillWait, [this] { on_kill_wait_over(); });
   runtime_->end();
@@ -284,6 +372,7 @@ void ProgramRun::end_processes() {
 void ProgramRun::on_runtime_gone() {
   if (std::exchange(is_done_, true)) return;
   if (kill_timer_) loop_.cancel(*std::exchange(kill_timer_, std::nullopt));
+  end_lease(/*processes_ended=*/true);
   if (!verdict_) verdict_ = verdict_on_death();
   if (!outcome_sent_ && !send_outcome()) return;
   if (const auto& status = runtime_->status()) {
@@ -330,7 +419,7 @@ ProgramRun::Verdict ProgramRun::verdict_on_death() const {
 
 bool ProgramRun::send_outcome() {
   outcome_sent_ = true;
-  for (auto* timer : {&deadline_timer_, &memory_timer_}) {
+  for (auto* timer : {&deadline_timer_, &lease_timer_, &memory_timer_}) {
     if (*timer) loop_.cancel(*std::exchange(*timer, std::nullopt));
   }
   auto frames = encode_outcome();
@@ -362,6 +451,10 @@ Result<std::vector<EncodedFrame>> ProgramRun::encode_outcome() {
   outcome.stdout_truncated = runtime_->out().is_truncated();
   outcome.stderr_truncated = runtime_->err().is_truncated();
   outcome.elapsed_ms = to_ms(loop_.clock().now() - assigned_at_);
+  outcome.lease_wait_ms = to_ms(lease_waited_ + (lease_ ? lease_->waited() : 0ns));
+  outcome.lease_held_ms = to_ms(lease_held_ + (lease_ ? lease_->held() : 0ns));
+  outcome.gpu_count = request_.gpu_count;
+  outcome.gpu_ids = devices_;
   auto report = make_report(outcome, std::move(summary));
   if (!report) return fail(report.error());
   return encode_report(request_.run, *report);

@@ -21,6 +21,7 @@
 #include "executor/frame_channel.h"
 #include "executor/outcome_frames.h"
 #include "executor/run_id.h"
+#include "executor/supervisor/device_lease.h"
 #include "executor/supervisor/run_records.h"
 #include "executor/supervisor/runtime.h"
 #include "executor/supervisor/runtime_conversation.h"
@@ -33,7 +34,10 @@ struct RunRequest {
   std::chrono::milliseconds timeout{};
   uint64_t output_limit_bytes = 0;
   uint64_t memory_bytes_max = 0;  // of all its processes; 0: as much as there is
-  std::vector<int> devices;       // none on a CPU server
+  std::vector<int> slot_devices;  // by the server's numbers, in the order in which the slot sees them
+  size_t gpu_count = 0;           // how many of them it leases; 0 on a CPU server
+  int priority = 0;               // among those who wait for a device
+  std::chrono::milliseconds lease_wait_max{};
   size_t blob_count = 0;
   bool keep_runtime = false;  // after an answer, for another program
   std::shared_ptr<const SealedMemory> program;
@@ -51,10 +55,11 @@ class ProgramRun final : private RuntimeEvents {
     std::function<void(std::string reason)> on_broken;
   };
 
-  /// Gives `runtime` the program, as soon as it is ready. The deadline runs from here. An error: nothing of it ran, and
-  /// `runtime` is left to end with its slot.
-  static Result<std::unique_ptr<ProgramRun>> start(EventLoop& loop, std::unique_ptr<Runtime> runtime,
-                                                   RunRequest request, Handlers handlers);
+  /// Gives `runtime` the program, as soon as it is ready. The deadline runs from here, but not while the program waits
+  /// for a lease. An error: nothing of it ran, and `runtime` is left to end with its slot.
+  static Result<std::unique_ptr<ProgramRun>> start(EventLoop& loop, DeviceLeases& leases,
+                                                   std::unique_ptr<Runtime> runtime, RunRequest request,
+                                                   Handlers handlers);
   ~ProgramRun() override;
   ProgramRun(const ProgramRun&) = delete;
   ProgramRun& operator=(const ProgramRun&) = delete;
@@ -67,6 +72,8 @@ class ProgramRun final : private RuntimeEvents {
   /// A `blobs` frame of the server, about this run.
   Status add_blobs(Frame frame);
   void cancel();
+  /// A `device_holder` frame: who has the device that this program gave back.
+  Status note_device_holder(const Frame& frame);
 
  private:
   /// How it ended, before output and times are known.
@@ -76,8 +83,8 @@ class ProgramRun final : private RuntimeEvents {
     std::string message;
   };
 
-  ProgramRun(EventLoop& loop, std::unique_ptr<Runtime> runtime, RunRequest request, schema::Program program,
-             Handlers handlers);
+  ProgramRun(EventLoop& loop, DeviceLeases& leases, std::unique_ptr<Runtime> runtime, RunRequest request,
+             schema::Program program, Handlers handlers);
   void begin();
 
   void on_runtime_ready() override;
@@ -86,7 +93,13 @@ class ProgramRun final : private RuntimeEvents {
   void on_runtime_closed(std::optional<Error> error) override;
   void on_runtime_ended() override;
   void on_runtime_gone() override;
+  void start_deadline(std::chrono::nanoseconds left);
   void on_deadline();
+  void ask_for_lease();
+  void on_lease_granted();
+  void on_lease_wait_over();
+  void give_lease_back();
+  void end_lease(bool processes_ended);
   void on_kill_wait_over();
   void recycle();
   void give_up_recycling(const Error& reason);
@@ -100,6 +113,8 @@ class ProgramRun final : private RuntimeEvents {
   void answer();
   void fail_run(schema::InstructionErrorKind kind, std::string message);
   void decide(Verdict verdict);
+  /// After an answer: the end of a context needs the lease, too, and nobody waits for it.
+  void end_processes_in_turn();
   void end_processes();
   Verdict verdict_on_death() const;
   std::string place() const;
@@ -109,6 +124,7 @@ class ProgramRun final : private RuntimeEvents {
   void forward_blobs();
 
   EventLoop& loop_;
+  DeviceLeases& leases_;
   std::unique_ptr<Runtime> runtime_;
   RunRequest request_;
   schema::Program program_;
@@ -125,7 +141,15 @@ class ProgramRun final : private RuntimeEvents {
   bool runtime_died_ = false;  // then the verdict waits for its status
   bool outcome_sent_ = false;
   bool is_done_ = false;
+  SteadyTime deadline_{};
+  std::chrono::nanoseconds time_left_{};  // until the deadline, while it waits for a lease
   std::optional<EventLoop::TimerId> deadline_timer_;
+
+  std::unique_ptr<DeviceLease> lease_;                      // asked for or held
+  std::vector<int> devices_;                                // of its first lease: those of all that follow
+  std::chrono::nanoseconds lease_waited_{}, lease_held_{};  // of leases that have ended
+  std::optional<Uuid> device_holder_;                       // the last one since the lease was given back
+  std::optional<EventLoop::TimerId> lease_timer_;
   std::optional<EventLoop::TimerId> memory_timer_;
   int looks_above_ = 0;  // at its memory, in a row, that found too much
   std::optional<EventLoop::TimerId> recycle_timer_;

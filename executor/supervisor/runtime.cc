@@ -35,15 +35,14 @@ bool process_has_ended(const UniqueFd& pidfd) {
 
 }  // namespace
 
-Result<std::unique_ptr<Runtime>> Runtime::prepare(EventLoop& loop, Slot& slot, const std::vector<int>& devices,
-                                                  bool ahead) {
+Result<std::unique_ptr<Runtime>> Runtime::prepare(EventLoop& loop, Slot& slot, bool ahead) {
   std::unique_ptr<Runtime> runtime(new Runtime(loop, slot));
   runtime->is_behind_ = ahead;
-  if (auto opened = runtime->open(devices, ahead); !opened) return fail(opened.error());
+  if (auto opened = runtime->open(ahead); !opened) return fail(opened.error());
   return runtime;
 }
 
-Status Runtime::open(const std::vector<int>& devices, bool ahead) {
+Status Runtime::open(bool ahead) {
   UniqueFd out_end, err_end;
   for (const auto& [capture, end] : {std::pair{&out_, &out_end}, std::pair{&err_, &err_end}}) {
     auto created = OutputCapture::create(loop_, *end);
@@ -60,7 +59,7 @@ Status Runtime::open(const std::vector<int>& devices, bool ahead) {
                                        }});
   if (!channel) return fail(channel.error());
   channel_ = std::move(*channel);
-  id_ = slot_.prepare(*this, devices, ahead, std::move(sockets->theirs), std::move(out_end), std::move(err_end));
+  id_ = slot_.prepare(*this, ahead, std::move(sockets->theirs), std::move(out_end), std::move(err_end));
   return {};
 }
 
@@ -119,6 +118,7 @@ void Runtime::on_exited(const ProcessEnd& end) {
 // --- what it says and does itself ---
 
 void Runtime::on_frame(Frame frame) {
+  if (context_ && context_->take(frame)) return;
   if (said_ready_) return events_->on_runtime_frame(std::move(frame));
   if (!has_failed_) take_first_frame(frame);
 }
@@ -131,6 +131,8 @@ void Runtime::take_first_frame(const Frame& frame) {
     if (runtime_pidfd_) events_->on_runtime_ready();
     return;
   }
+  // Between two programs the device is given back as soon as it is idle.
+  if (type == "lease_release" && recycled_count_ > 0) return events_->on_runtime_frame(Frame{frame.body, {}});
   const bool is_unfit = type == "unfit" && recycled_count_ > 0;
   if (type != "setup_failed" && !is_unfit) {
     return fail_early({ErrorKind::kEngine, fmt::format("the runtime sent {} out of order", schema::quote_short(type))});
@@ -153,7 +155,18 @@ void Runtime::fail_early(Error error) {
   events_->on_runtime_failed(error);
 }
 
+void Runtime::make_context(DeviceLeases& leases, const std::vector<int>& devices) {
+  KCORAL_CHECK(said_ready_);
+  if (context_) return;
+  ContextMaking::Handlers handlers;
+  handlers.send = [this](const nlohmann::json& body) { send(body); };
+  handlers.made = [this] { events_->on_runtime_warm(); };
+  handlers.failed = [this](Error error) { fail_early(std::move(error)); };
+  context_ = std::make_unique<ContextMaking>(loop_, leases, devices, std::move(handlers));
+}
+
 void Runtime::come_forward() {
+  if (context_) context_->stop();
   is_wanted_ = true;
   take_priority_if_ready();
 }
@@ -193,6 +206,7 @@ void Runtime::kill_init() {
 void Runtime::say_if_gone() {
   const bool nothing_left = no_processes_ || (init_gone_ && runtime_status_ && init_status_);
   if (!is_ending_ || !nothing_left || std::exchange(is_gone_, true)) return;
+  if (context_) context_->on_runtime_gone();
   events_->on_runtime_gone();
 }
 

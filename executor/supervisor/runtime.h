@@ -16,6 +16,7 @@
 
 #include "base/event_loop.h"
 #include "executor/frame_channel.h"
+#include "executor/supervisor/context_making.h"
 #include "executor/supervisor/output_capture.h"
 #include "executor/supervisor/slot.h"
 
@@ -29,6 +30,8 @@ class RuntimeEvents {
   /// It will never be ready (again). kEnvironment: its sandbox was refused; kConflict: the program before left
   /// something behind that stays; kEngine: anything else.
   virtual void on_runtime_failed(const Error& error) = 0;
+  /// Its CUDA context is made, while it waits for a program.
+  virtual void on_runtime_warm() {}
   virtual void on_runtime_frame(Frame frame) = 0;
   /// It closed its socket, or sent what is no frame (then with an error).
   virtual void on_runtime_closed(std::optional<Error> error) = 0;
@@ -39,9 +42,8 @@ class RuntimeEvents {
 
 class Runtime final : private ProcessEvents {
  public:
-  /// Asks `slot` for one. `devices`: none, or ids. `ahead`: no program waits for it yet. An error: nothing was started.
-  static Result<std::unique_ptr<Runtime>> prepare(EventLoop& loop, Slot& slot, const std::vector<int>& devices,
-                                                  bool ahead);
+  /// Asks `slot` for one. `ahead`: no program waits for it yet. An error: nothing was started.
+  static Result<std::unique_ptr<Runtime>> prepare(EventLoop& loop, Slot& slot, bool ahead);
   ~Runtime() override;
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
@@ -71,7 +73,15 @@ class Runtime final : private ProcessEvents {
   void recycle();
   uint64_t recycled_count() const { return recycled_count_; }
 
-  /// A program has come for it: its priority is the executor's again, at once or when it is ready.
+  /// Makes its CUDA context under a lease of those devices, while it has no program (context_making.h).
+  /// Requires: it is ready.
+  void make_context(DeviceLeases& leases, const std::vector<int>& devices);
+  /// Whether that has begun: its end will be the end of a context.
+  bool has_context() const { return context_ && context_->has_context(); }
+  bool is_warm() const { return context_ && context_->is_made(); }
+
+  /// A program has come for it: its priority is the executor's again, at once or when it is ready. No context is begun
+  /// any more.
   void come_forward();
 
   /// Kills everything; `on_runtime_gone` comes later, or at once where nothing was started. Does nothing the second
@@ -82,7 +92,7 @@ class Runtime final : private ProcessEvents {
 
  private:
   Runtime(EventLoop& loop, Slot& slot) : loop_(loop), slot_(slot) {}
-  Status open(const std::vector<int>& devices, bool ahead);
+  Status open(bool ahead);
 
   void on_prepared(UniqueFd init, UniqueFd runtime) override;
   void on_prepare_failed(const std::string& message) override;
@@ -105,6 +115,7 @@ class Runtime final : private ProcessEvents {
   std::unique_ptr<OutputCapture> err_;
   UniqueFd init_pidfd_;
   UniqueFd runtime_pidfd_;
+  std::unique_ptr<ContextMaking> context_;
   bool runtime_watched_ = false;
   bool init_watched_ = false;
   bool said_ready_ = false;

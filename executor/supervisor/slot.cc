@@ -33,6 +33,8 @@ Result<std::shared_ptr<const SealedMemory>> make_zygote_config(const SlotConfig&
                       {"seccomp_filter_fd", kFilterFd},
                       {"reuse", config.reuse},
                       {"memory_bytes_max", config.memory_bytes_max},
+                      // One device is every program's; of several, each lease says which.
+                      {"visible_devices", config.devices.size() == 1 ? "0" : ""},
                       {"environment", slot_environment(config.sandbox)}};
   return SealedMemory::copy_of(document.dump());
 }
@@ -132,15 +134,14 @@ Slot::~Slot() {
   if (watching_process_) loop_.unwatch(process_->pidfd());
 }
 
-uint64_t Slot::prepare(ProcessEvents& events, const std::vector<int>& devices, bool ahead, UniqueFd runtime_socket,
-                       UniqueFd out, UniqueFd err) {
+uint64_t Slot::prepare(ProcessEvents& events, bool ahead, UniqueFd runtime_socket, UniqueFd out, UniqueFd err) {
   const uint64_t id = next_id_++;
   listeners_[id] = &events;
   std::vector<OutgoingFd> fds;
   fds.emplace_back(std::move(runtime_socket));
   fds.emplace_back(std::move(out));
   fds.emplace_back(std::move(err));
-  channel_->send({{"type", "prepare"}, {"id", id}, {"devices", devices}, {"ahead", ahead}}, std::move(fds));
+  channel_->send({{"type", "prepare"}, {"id", id}, {"ahead", ahead}}, std::move(fds));
   return id;
 }
 

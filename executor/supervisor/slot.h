@@ -25,6 +25,7 @@ namespace kcoral::executor {
 struct SlotConfig {
   SlotSpec sandbox;
   std::vector<std::string> preload;
+  std::vector<int> devices;       // by the server's numbers; none on a CPU server
   bool reuse = false;             // a runtime may be given more than one program
   uint64_t memory_bytes_max = 0;  // of each; 0: as much as there is
   ProgramLimits limits;
@@ -60,10 +61,9 @@ class Slot {
   Slot(const Slot&) = delete;
   Slot& operator=(const Slot&) = delete;
 
-  /// Asks for a fresh runtime, and returns its number. `devices`: none, or ids. `ahead`: no program waits for it yet.
+  /// Asks for a fresh runtime, and returns its number. `ahead`: no program waits for it yet.
   /// `events` hears on_prepared or on_prepare_failed, until `forget`.
-  uint64_t prepare(ProcessEvents& events, const std::vector<int>& devices, bool ahead, UniqueFd runtime_socket,
-                   UniqueFd out, UniqueFd err);
+  uint64_t prepare(ProcessEvents& events, bool ahead, UniqueFd runtime_socket, UniqueFd out, UniqueFd err);
   void forget(uint64_t id) { listeners_.erase(id); }
 
  private:

@@ -16,11 +16,13 @@ class Standby::Waiting final : public RuntimeEvents {
 
   bool is_usable() const { return runtime_->is_usable(); }
   bool is_ready() const { return runtime_->is_ready(); }
+  bool is_warm() const { return runtime_->is_warm(); }
   std::unique_ptr<Runtime> release() { return std::move(runtime_); }
   void end() { runtime_->end(); }
 
-  void on_runtime_ready() override {}
+  void on_runtime_ready() override { standby_.make_context(*runtime_); }
   void on_runtime_failed(const Error& error) override { put_away(error); }
+  void on_runtime_warm() override { standby_.report_first({}); }
   void on_runtime_frame(Frame frame) override {
     put_away({ErrorKind::kEngine, fmt::format("it sent \"{}\" without a program", frame.type())});
   }
@@ -39,14 +41,22 @@ class Standby::Waiting final : public RuntimeEvents {
   std::unique_ptr<Runtime> runtime_;
 };
 
-Standby::Standby(EventLoop& loop, Slot& slot, size_t size, uint64_t runs_per_runtime, bool step_back)
-    : loop_(loop), slot_(slot), size_(size), runs_per_runtime_(runs_per_runtime), step_back_(step_back) {}
+Standby::Standby(EventLoop& loop, Slot& slot, size_t size, uint64_t runs_per_runtime, bool step_back, Contexts contexts)
+    : loop_(loop),
+      slot_(slot),
+      size_(size),
+      runs_per_runtime_(runs_per_runtime),
+      step_back_(step_back),
+      contexts_(std::move(contexts)) {}
 
 Standby::~Standby() = default;
 
-Result<std::unique_ptr<Runtime>> Standby::take(const std::vector<int>& devices) {
-  while (devices.empty() && !waiting_.empty()) {
-    auto ready = std::find_if(waiting_.begin(), waiting_.end(), [](const auto& each) { return each->is_ready(); });
+Result<std::unique_ptr<Runtime>> Standby::take() {
+  while (!waiting_.empty()) {
+    auto ready = std::find_if(waiting_.begin(), waiting_.end(), [](const auto& each) { return each->is_warm(); });
+    if (ready == waiting_.end()) {
+      ready = std::find_if(waiting_.begin(), waiting_.end(), [](const auto& each) { return each->is_ready(); });
+    }
     if (ready == waiting_.end()) ready = waiting_.begin();
     if (!(*ready)->is_usable()) {
       put_away(**ready, Waiting::ended());
@@ -57,12 +67,16 @@ Result<std::unique_ptr<Runtime>> Standby::take(const std::vector<int>& devices) 
     runtime->come_forward();
     return runtime;
   }
-  return Runtime::prepare(loop_, slot_, devices, /*ahead=*/false);
+  return Runtime::prepare(loop_, slot_, /*ahead=*/false);
+}
+
+void Standby::make_context(Runtime& runtime) {
+  if (contexts_.leases != nullptr) runtime.make_context(*contexts_.leases, contexts_.devices);
 }
 
 void Standby::refill() {
   while (waiting_.size() < size_) {
-    auto runtime = Runtime::prepare(loop_, slot_, /*devices=*/{}, /*ahead=*/step_back_);
+    auto runtime = Runtime::prepare(loop_, slot_, /*ahead=*/step_back_);
     if (!runtime) return spdlog::warn("no runtime can be prepared ahead: {}", runtime.error().message);
     waiting_.push_back(std::make_unique<Waiting>(*this, std::move(*runtime)));
   }
@@ -76,6 +90,10 @@ void Standby::give_back(std::unique_ptr<Runtime> runtime) {
   waiting_.push_front(std::make_unique<Waiting>(*this, std::move(runtime)));
 }
 
+void Standby::report_first(Status status) {
+  if (contexts_.first) std::exchange(contexts_.first, nullptr)(std::move(status));
+}
+
 void Standby::put_away(Waiting& waiting, const Error& reason) {
   const auto place =
       std::find_if(waiting_.begin(), waiting_.end(), [&](const auto& each) { return each.get() == &waiting; });
@@ -83,6 +101,7 @@ void Standby::put_away(Waiting& waiting, const Error& reason) {
   spdlog::warn("a runtime that stood by is put away: {}", reason.message);
   leaving_.splice(leaving_.end(), waiting_, place);
   waiting.end();
+  report_first(fail(reason));
 }
 
 void Standby::remove(Waiting& waiting) {

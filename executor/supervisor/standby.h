@@ -8,6 +8,7 @@
 // Belongs to its loop's thread, and ends before its slot.
 #pragma once
 
+#include <functional>
 #include <list>
 #include <memory>
 #include <vector>
@@ -19,16 +20,22 @@ namespace kcoral::executor {
 
 class Standby {
  public:
-  /// `size`: how many are to wait; may be 0. `runs_per_runtime`: 0 for any number. `step_back`: those that wait have a
+  struct Contexts {
+    DeviceLeases* leases = nullptr;
+    std::vector<int> devices;  // of whoever waits
+    /// Hears once how the first of all went.
+    std::function<void(Status)> first;
+  };
+  /// `contexts`: those that wait get a CUDA context on these devices; none where there are no leases. `size`: how many
+  /// are to wait; may be 0. `runs_per_runtime`: 0 for any number. `step_back`: those that wait have a
   /// lower priority, from which this process can bring them forward.
-  Standby(EventLoop& loop, Slot& slot, size_t size, uint64_t runs_per_runtime, bool step_back);
+  Standby(EventLoop& loop, Slot& slot, size_t size, uint64_t runs_per_runtime, bool step_back, Contexts contexts);
   ~Standby();
   Standby(const Standby&) = delete;
   Standby& operator=(const Standby&) = delete;
 
-  /// Ready, or still on its way. Those that wait have no devices: for a program with some, one is asked for. An error:
-  /// nothing was started.
-  Result<std::unique_ptr<Runtime>> take(const std::vector<int>& devices);
+  /// Ready, or still on its way; one with a context if there is one. An error: nothing was started.
+  Result<std::unique_ptr<Runtime>> take();
 
   /// Asks for as many as are missing.
   void refill();
@@ -41,6 +48,8 @@ class Standby {
  private:
   class Waiting;
 
+  void make_context(Runtime& runtime);
+  void report_first(Status status);
   void put_away(Waiting& waiting, const Error& reason);
   void remove(Waiting& waiting);
 
@@ -49,6 +58,7 @@ class Standby {
   const size_t size_;
   const uint64_t runs_per_runtime_;
   const bool step_back_;
+  Contexts contexts_;
   std::list<std::unique_ptr<Waiting>> waiting_;                       // those that came first go first
   std::list<std::unique_ptr<Waiting>> leaving_;                       // until nothing of them is left
   std::shared_ptr<const bool> alive_ = std::make_shared<bool>(true);  // expires with this object

@@ -41,6 +41,12 @@ Result<SlotConfig> slot_config_from(const nlohmann::json& body) {
     if (!list) return fail(list.error());
     *strings = std::move(*list);
   }
+  auto devices = device_ids_field(body, "devices");
+  if (!devices) return fail(devices.error());
+  config.devices = std::move(*devices);
+  auto nodes = strings_field(body, "device_nodes");
+  if (!nodes) return fail(nodes.error());
+  config.sandbox.device_nodes = std::move(*nodes);
   auto uid = unsigned_field(body, "uid", kUidMax), gid = unsigned_field(body, "gid", kUidMax);
   if (!uid) return fail(uid.error());
   if (!gid) return fail(gid.error());
@@ -68,12 +74,14 @@ Result<RunRequest> run_request_from(Frame frame) {
   auto blobs = unsigned_field(frame.body, "blobs", limits::kBlobsMax);
   if (!blobs) return fail(blobs.error());
   request.blob_count = *blobs;
-  const auto devices = frame.body.find("devices");
-  if (devices == frame.body.end() || !devices->is_array()) return fail(ErrorKind::kEngine, "a run without \"devices\"");
-  for (const auto& device : *devices) {
-    if (!device.is_number_unsigned()) return fail(ErrorKind::kEngine, "a device that is no number");
-    request.devices.push_back(device.get<int>());
+  auto gpu_count = unsigned_field(frame.body, "gpu_count", limits::kGpuCountMax);
+  if (!gpu_count) return fail(gpu_count.error());
+  request.gpu_count = *gpu_count;
+  const auto priority = frame.body.find("priority");
+  if (priority == frame.body.end() || !priority->is_number_integer()) {
+    return fail(ErrorKind::kEngine, "a run without \"priority\"");
   }
+  request.priority = priority->get<int>();
   auto program = SealedMemory::adopt(std::move(frame.fds[0]), std::numeric_limits<int64_t>::max());
   if (!program) return fail(program.error());
   request.program = std::move(*program);
@@ -118,6 +126,7 @@ Result<std::unique_ptr<Supervisor>> Supervisor::create(EventLoop& loop, InstallP
                                        }});
   if (!channel) return fail(channel.error());
   supervisor->server_ = std::move(*channel);
+  supervisor->leases_.emplace(loop.clock(), [raw](const nlohmann::json& body) { raw->server_->send(body); });
   return supervisor;
 }
 
@@ -140,6 +149,8 @@ Status Supervisor::take_frame(Frame frame) {
   if (type == "run") return run_program(std::move(frame));
   if (type == "blobs") return take_blobs(std::move(frame));
   if (type == "cancel") return take_cancel(frame);
+  if (type == "lease_granted") return leases_->take_grant(frame);
+  if (type == "device_holder") return take_device_holder(frame);
   return fail(ErrorKind::kEngine, "there is no such type");
 }
 
@@ -164,6 +175,9 @@ Status Supervisor::configure(const Frame& frame) {
     spdlog::warn(
         "this kernel does not tell of a process's children: what a program starts is not counted as its memory");
   }
+  auto lease_wait = unsigned_field(frame.body, "lease_wait_ms_max", uint64_t{1} << 40);
+  if (!lease_wait) return fail(lease_wait.error());
+  lease_wait_max_ = std::chrono::milliseconds(*lease_wait);
   config->reuse = runs_per_runtime_ != 1;
   config_ = std::move(*config);
   auto lock_path = string_field(frame.body, "lock_path");
@@ -211,7 +225,11 @@ Status Supervisor::start_slot() {
   auto slot = Slot::start(loop_, *config_, std::move(handlers));
   if (!slot) return fail(slot.error());
   slot_ = std::move(*slot);
-  standby_ = std::make_unique<Standby>(loop_, *slot_, standby_size_, runs_per_runtime_, may_raise_priorities());
+  // A slot with several devices runs programs that lease several: which ones is known when they do.
+  const bool has_contexts = config_->devices.size() == 1;
+  standby_ = std::make_unique<Standby>(loop_, *slot_, standby_size_, runs_per_runtime_, may_raise_priorities(),
+                                       Standby::Contexts{has_contexts ? &*leases_ : nullptr, config_->devices,
+                                                         [this](const Status& made) { on_first_context(made); }});
   return {};
 }
 
@@ -235,7 +253,14 @@ Status Supervisor::give_up_root() const {
 void Supervisor::on_ready(std::map<std::string, std::string> versions) {
   versions_ = std::move(versions);
   standby_->refill();
-  say_idle();
+  // Whether programs can use the GPU here shows before the first one comes.
+  const bool waits_for_context = config_->devices.size() == 1 && standby_size_ > 0;
+  if (!waits_for_context) say_idle();
+}
+
+void Supervisor::on_first_context(const Status& made) {
+  if (made) return say_idle();
+  break_off(made.error().message, made.error().kind == ErrorKind::kEnvironment);
 }
 
 void Supervisor::say_idle() {
@@ -258,11 +283,17 @@ Status Supervisor::run_program(Frame frame) {
     loop_.post([this, aftermath] { on_run_done(aftermath); });
   };
   handlers.on_broken = [this](const std::string& reason) { break_off(reason, /*permanent=*/false); };
-  auto runtime = standby_->take(request->devices);
+  if (request->gpu_count > config_->devices.size()) {
+    return fail(ErrorKind::kEngine, "a program for {} GPUs in a slot with {}", request->gpu_count,
+                config_->devices.size());
+  }
+  auto runtime = standby_->take();
   if (!runtime) return fail(runtime.error());
+  request->slot_devices = config_->devices;
+  request->lease_wait_max = lease_wait_max_;
   request->memory_bytes_max = config_->memory_bytes_max;
   request->keep_runtime = standby_->may_come_back(**runtime);
-  auto run = ProgramRun::start(loop_, std::move(*runtime), std::move(*request), std::move(handlers));
+  auto run = ProgramRun::start(loop_, *leases_, std::move(*runtime), std::move(*request), std::move(handlers));
   if (!run) return fail(run.error());
   run_ = std::move(*run);
   standby_->refill();
@@ -274,6 +305,13 @@ Status Supervisor::take_blobs(Frame frame) {
   if (!run) return fail(run.error());
   if (!run_ || run_->run_id() != *run) return {};  // it is over already
   return run_->add_blobs(std::move(frame));
+}
+
+Status Supervisor::take_device_holder(const Frame& frame) {
+  auto run = run_id_from(frame.body);
+  if (!run) return fail(run.error());
+  if (!run_ || run_->run_id() != *run) return {};  // it is over already
+  return run_->note_device_holder(frame);
 }
 
 Status Supervisor::take_cancel(const Frame& frame) {

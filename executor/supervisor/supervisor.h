@@ -40,6 +40,7 @@ class Supervisor {
   Status configure(const Frame& frame);
   Status run_program(Frame frame);
   Status take_blobs(Frame frame);
+  Status take_device_holder(const Frame& frame);
   Status take_cancel(const Frame& frame);
 
   /// The set-up failed.
@@ -50,6 +51,7 @@ class Supervisor {
   Status give_up_root() const;
 
   void on_ready(std::map<std::string, std::string> versions);
+  void on_first_context(const Status& made);
   void on_run_done(ProgramRun::Aftermath aftermath);
   void say_idle();
   /// `permanent`: only for what went wrong while it was set up and would do so again.
@@ -58,7 +60,9 @@ class Supervisor {
   EventLoop& loop_;
   InstallPaths paths_;
   std::unique_ptr<FrameChannel> server_;
+  std::optional<DeviceLeases> leases_;  // outlives the runtimes
   std::optional<SlotConfig> config_;
+  std::chrono::milliseconds lease_wait_max_{};
   size_t standby_size_ = 0;
   uint64_t runs_per_runtime_ = 1;
   UniqueFd lock_;

@@ -14,6 +14,8 @@ class Notes : public ExecutorEvents {
   void on_outcome(RunReport report) override {
     note(report.ending == schema::Outcome::Ending::kCancelled ? "cancelled" : "outcome");
   }
+  void on_lease_asked(const LeaseAsk&) override { note("asked"); }
+  void on_lease_ended(uint64_t, bool) override { note("ended"); }
   void on_quarantined(std::string) override { note("quarantined"); }
   void on_lost(std::string, bool permanent) override { note(permanent ? "broken" : "lost"); }
 
@@ -50,6 +52,15 @@ Names play(Fault fault, const std::function<void(FakeExecutor&, const Uuid&)>& w
   (*loop)->run_after(std::chrono::milliseconds(100), [&] { (*loop)->stop(); });
   (*loop)->run();
   return notes.names;
+}
+
+TEST(FakeExecutor, AsksForLeasesAndEndsThem) {
+  EXPECT_EQ(play(Fault::kHang,
+                 [](FakeExecutor& executor, const Uuid&) {
+                   executor.ask_lease({7, true, 0, {0}, 1});
+                   executor.end_lease(7);
+                 }),
+            (Names{"idle", "running", "asked", "ended"}));
 }
 
 TEST(FakeExecutor, PlaysItsFaults) {

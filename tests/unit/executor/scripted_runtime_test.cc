@@ -50,6 +50,7 @@ class Scripted : public Test {
     return std::make_unique<SlotHarness>([&](ExecutorConfig& config) {
       config.executor_path = *executable_;
       config.standby = standby;
+      config.devices = {3};
       if (!zygote_script.empty()) config.environment["KCORAL_FAKE_ZYGOTE"] = zygote_script;
     });
   }
@@ -102,12 +103,67 @@ TEST_F(Scripted, LeaseIsGranted) {
       slot_->make_assignment(scripted("started(0)\n"
                                       "send('lease_request', index=0)\n"
                                       "frame, fds = receive()\n"
-                                      "assert frame == {'type': 'lease_granted', 'devices': [3]}, frame\n"
+                                      "assert frame == {'type': 'lease_granted', 'devices': [0]}, frame\n"
                                       "send('lease_release', index=0)\n"
                                       "started(1); failed(1, 'runtime', 'enough')\n"));
-  assignment.devices = {3};
+  assignment.gpu_count = 1;
   EXPECT_EQ(slot_->run(assignment).error_message, "enough");
-  EXPECT_EQ(slot_->log().records_text().find("lease"), std::string::npos);
+  ASSERT_TRUE(slot_->log().wait_for_ended_lease(1));
+  EXPECT_EQ(slot_->log().asks().back().devices, std::vector<int>{3});
+  EXPECT_FALSE(slot_->log().ended_leases().back().second) << "its process lived on";
+  for (const char* record : {"lease_requested", "\"lease_granted\",\"device\":3", "lease_released"}) {
+    EXPECT_TRUE(slot_->log().wait_for_record(record)) << record;
+  }
+}
+
+TEST_F(Scripted, LeaseOfAProcessThatEndsIsGivenBackOnceAfterItsEnd) {
+  for (const char* ending : {"os._exit(3)", "os.kill(os.getpid(), 9)", "failed(0, 'runtime', 'enough')"}) {
+    const size_t before = slot_->log().ended_leases().size();
+    Assignment assignment = slot_->make_assignment(
+        scripted(std::string("started(0)\nsend('lease_request', index=0)\nreceive()\n") + ending));
+    assignment.gpu_count = 1;
+    slot_->run(assignment);
+    ASSERT_EQ(slot_->log().ended_leases().size(), before + 1) << ending;
+    EXPECT_TRUE(slot_->log().ended_leases().back().second) << ending;
+  }
+}
+
+TEST_F(Scripted, TimeThatWaitsForALeaseIsNoneOfTheDeadline) {
+  auto slot = make_slot();
+  ASSERT_TRUE(slot->start_and_wait());
+  slot->log().on_ask = [](const LeaseAsk&) {};
+  Assignment assignment = slot->make_assignment(
+      scripted("started(0)\nsend('lease_request', index=0)\nreceive()\nfailed(0, 'runtime', 'enough')"));
+  assignment.timeout = std::chrono::milliseconds(200);
+  assignment.gpu_count = 1;
+  slot->begin(assignment);
+  ASSERT_TRUE(slot->log().wait_for_ask(1));
+  // Longer than the deadline: until another executor's timer of twice its length has run.
+  Assignment clock = slot_->make_assignment(scripted("started(0)\nimport time; time.sleep(60)"));
+  clock.timeout = std::chrono::milliseconds(400);
+  EXPECT_EQ(slot_->run(clock).ending, Ending::kTimedOut);
+  EXPECT_EQ(slot->log().outcome_count(), 0u);
+  slot->grant_lease(slot->log().asks().back().id, {3});
+  ASSERT_TRUE(slot->log().wait_for_outcome(1));
+  EXPECT_EQ(slot->log().last_report().error_message, "enough");
+  EXPECT_GE(slot->log().last_report().lease_wait_ms, 400);
+}
+
+TEST_F(Scripted, LongestWaitForALeaseIsTheEnvironmentsFailure) {
+  auto slot = std::make_unique<SlotHarness>([&](ExecutorConfig& config) {
+    config.executor_path = *executable_;
+    config.standby = 0;
+    config.devices = {3};
+    config.lease_wait_max = std::chrono::milliseconds(100);
+  });
+  ASSERT_TRUE(slot->start_and_wait());
+  slot->log().on_ask = [](const LeaseAsk&) {};
+  Assignment assignment = slot->make_assignment(scripted("started(0)\nsend('lease_request', index=0)\nreceive()"));
+  assignment.gpu_count = 1;
+  const RunReport report = slot->run(assignment);
+  EXPECT_EQ(report.error_kind, "unavailable");
+  EXPECT_NE(report.error_message.find("waited 0.1 s for a GPU lease"), std::string::npos) << report.error_message;
+  EXPECT_EQ(slot->log().ended_leases().size(), 1u);
 }
 
 TEST_F(Scripted, ProcessThatEndsIsItsOwnFailureAndKeepsReturns) {
@@ -194,7 +250,7 @@ TEST_F(Scripted, ProgramThatClosesItsConnectionFails) {
 TEST_F(Scripted, RuntimeThatDoesNotReadItsGrantsIsStopped) {
   Assignment assignment = slot_->make_assignment(
       scripted("started(0)\nwhile True: send('lease_request', index=0); send('lease_release', index=0)"));
-  assignment.devices = {3};
+  assignment.gpu_count = 1;
   const RunReport report = slot_->run(assignment);
   EXPECT_EQ(report.error_kind, "engine");
   EXPECT_NE(report.error_message.find("does not read"), std::string::npos) << report.error_message;
@@ -213,7 +269,7 @@ TEST_F(Scripted, DeadlineEndsWhateverTheProgramDoes) {
   for (const char* script : scripts) {
     Assignment assignment = slot_->make_assignment(scripted(script));
     assignment.timeout = std::chrono::milliseconds(300);
-    assignment.devices = {3};  // one of the scripts asks for a lease
+    assignment.gpu_count = 1;  // one of the scripts asks for a lease
     const RunReport report = slot_->run(assignment);
     EXPECT_EQ(report.ending, Ending::kTimedOut) << script;
     EXPECT_EQ(report.error_message, "the deadline of 0.3 s passed in instructions[0] (upload \"s\")") << script;

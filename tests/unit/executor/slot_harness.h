@@ -123,6 +123,13 @@ class EventLog : public ExecutorEvents {
   void on_records(std::vector<RunRecord> records) override {
     note([&]() KCORAL_REQUIRES(mutex_) { records_.insert(records_.end(), records.begin(), records.end()); });
   }
+  void on_lease_asked(const LeaseAsk& ask) override {
+    note([&]() KCORAL_REQUIRES(mutex_) { asks_.push_back(ask); });
+    on_ask(ask);
+  }
+  void on_lease_ended(uint64_t id, bool processes_ended) override {
+    note([&]() KCORAL_REQUIRES(mutex_) { ended_leases_.emplace_back(id, processes_ended); });
+  }
   void on_outcome(RunReport report) override {
     note([&]() KCORAL_REQUIRES(mutex_) { reports_.push_back(std::move(report)); });
   }
@@ -131,6 +138,25 @@ class EventLog : public ExecutorEvents {
   }
   void on_lost(std::string reason, bool permanent) override {
     note([&]() KCORAL_REQUIRES(mutex_) { lost_.push_back({std::move(reason), permanent}); });
+  }
+
+  /// What becomes of a lease that is asked for; on the loop's thread.
+  std::function<void(const LeaseAsk& ask)> on_ask = [](const LeaseAsk&) {};
+
+  bool wait_for_ask(size_t count) {
+    return wait([&]() KCORAL_REQUIRES(mutex_) { return asks_.size() >= count; });
+  }
+  bool wait_for_ended_lease(size_t count) {
+    return wait([&]() KCORAL_REQUIRES(mutex_) { return ended_leases_.size() >= count; });
+  }
+  std::vector<LeaseAsk> asks() {
+    const MutexLock lock(mutex_);
+    return asks_;
+  }
+  /// With whether their processes had ended.
+  std::vector<std::pair<uint64_t, bool>> ended_leases() {
+    const MutexLock lock(mutex_);
+    return ended_leases_;
   }
 
   bool wait_for_idle(size_t count) {
@@ -217,6 +243,8 @@ class EventLog : public ExecutorEvents {
   std::vector<int> pids_ KCORAL_GUARDED_BY(mutex_);
   std::vector<RunRecord> records_ KCORAL_GUARDED_BY(mutex_);
   std::vector<RunReport> reports_ KCORAL_GUARDED_BY(mutex_);
+  std::vector<LeaseAsk> asks_ KCORAL_GUARDED_BY(mutex_);
+  std::vector<std::pair<uint64_t, bool>> ended_leases_ KCORAL_GUARDED_BY(mutex_);
   std::vector<std::string> quarantines_ KCORAL_GUARDED_BY(mutex_);
   std::vector<Lost> lost_ KCORAL_GUARDED_BY(mutex_);
 };
@@ -237,6 +265,10 @@ class SlotHarness {
     config_.python = python->path;
     config_.read_only_paths = python->read_only_paths;
     if (adjust) adjust(config_);
+    // Whoever asks for a device has it.
+    log_.on_ask = [this](const LeaseAsk& ask) {
+      executor_->grant_lease(ask.id, ask.devices.empty() ? config_.devices : ask.devices);
+    };
   }
   ~SlotHarness() { stop(); }
 
@@ -276,6 +308,9 @@ class SlotHarness {
   }
   void begin(Assignment assignment) {
     thread_.call([&] { executor_->run(std::move(assignment)); });
+  }
+  void grant_lease(uint64_t id, const std::vector<int>& devices) {
+    thread_.call([&] { executor_->grant_lease(id, devices); });
   }
   void cancel(const Uuid& request_id) {
     thread_.call([&] { executor_->cancel(request_id); });

@@ -19,13 +19,16 @@ class LiveGateway {
  public:
   explicit LiveGateway(GatewayConfig config = {}, Clock& clock = Clock::system()) {
     config.port = 0;
-    auto started = Gateway::start(config, store, clock, [] {
+    Facts known;
+    known.health = [] {
       HealthFacts facts;
       facts.instance_id = "instance";
       facts.request_capacity = 1;
       facts.versions = {{"kcoral", "0.1.0"}};
       return facts;
-    });
+    };
+    known.gpus = [] { return std::vector<GpuFacts>(); };
+    auto started = Gateway::start(config, store, clock, std::move(known));
     EXPECT_TRUE(started) << started.error().message;
     gateway = std::move(*started);
   }

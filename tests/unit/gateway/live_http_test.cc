@@ -231,14 +231,16 @@ TEST(LiveHttp, AnAddressThatCannotBeBoundIsOneClearLine) {
   FakeStore store;
   GatewayConfig config;
   config.port = live.port();
-  const auto taken = Gateway::start(config, store, Clock::system(), [] { return HealthFacts(); });
+  const auto taken = Gateway::start(config, store, Clock::system(),
+                                    Facts{[] { return HealthFacts(); }, [] { return std::vector<GpuFacts>(); }});
   ASSERT_FALSE(taken);
   EXPECT_EQ(taken.error().kind, ErrorKind::kEnvironment);
   EXPECT_EQ(taken.error().message,
             fmt::format("cannot listen on 127.0.0.1:{}: Address already in use; choose another --host or --port",
                         live.port()));
   config.host = "no-such-host.invalid";
-  const auto unknown = Gateway::start(config, store, Clock::system(), [] { return HealthFacts(); });
+  const auto unknown = Gateway::start(config, store, Clock::system(),
+                                      Facts{[] { return HealthFacts(); }, [] { return std::vector<GpuFacts>(); }});
   ASSERT_FALSE(unknown);
   EXPECT_NE(unknown.error().message.find("no-such-host.invalid"), std::string::npos);
 }
@@ -259,7 +261,8 @@ TEST(LiveHttp, ListensOnIpv6) {
   GatewayConfig config;
   config.host = "::1";
   config.port = 0;
-  const auto started = Gateway::start(config, store, Clock::system(), [] { return HealthFacts(); });
+  const auto started = Gateway::start(config, store, Clock::system(),
+                                      Facts{[] { return HealthFacts(); }, [] { return std::vector<GpuFacts>(); }});
   if (!started) GTEST_SKIP() << started.error().message;
   const UniqueFd fd(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in6 address{};

@@ -111,7 +111,7 @@ class Slot:
         )
         config = {
             "preload": list(preload), "limits": {}, "environment": given, "seccomp_filter_fd": 5, "reuse": False,
-            "memory_bytes_max": 0, **config,
+            "visible_devices": "", "memory_bytes_max": 0, **config,
         }  # fmt: skip
         # By number, as the zygote will find them; far away first, so that none overwrites another.
         inherited = [theirs.detach(), sealed(json.dumps(config).encode()), sealed(seccomp_filter)]
@@ -149,7 +149,7 @@ class Slot:
         self.control.close()
         self.process.wait(20)
 
-    def prepare(self, devices=()):
+    def prepare(self):
         """A runtime that stands by: (socket, stdout, stderr, pidfds, id)."""
         self._id += 1
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -158,7 +158,7 @@ class Slot:
         err, err_write = os.pipe()
         send_frame(
             self.control,
-            {"type": "prepare", "id": self._id, "devices": list(devices)},
+            {"type": "prepare", "id": self._id},
             [theirs.fileno(), out_write, err_write],
         )
         theirs.close()
@@ -174,8 +174,9 @@ class Slot:
         return ours, out, err, fds, self._id
 
     def run(self, instructions, blobs=(), devices=(), killed_after=None, needs_lease=True):
-        """Runs a program to its end. `killed_after(outcome)`: the deadline strikes once this is true."""
-        ours, out, err, pidfds, id = self.prepare(devices)
+        """Runs a program to its end. `devices`: what each lease is granted. `killed_after(outcome)`: the deadline strikes once this is true."""
+        ours, out, err, pidfds, id = self.prepare()
+        self._devices = list(devices)
         outcome = Outcome()
         started = time.monotonic()
         try:
@@ -242,7 +243,7 @@ class Slot:
     def _note(self, ours, frame, fds, instructions, outcome):
         outcome.frames.append(frame)
         if frame["type"] == "lease_request":
-            send_frame(ours, {"type": "lease_granted", "devices": []})
+            send_frame(ours, {"type": "lease_granted", "devices": self._devices})
         elif frame["type"] == "returned":
             key = instructions[frame["index"]]["key"]
             outcome.returned[key] = Value(read_sealed(fds[0]).decode(), read_sealed(fds[1]) if len(fds) > 1 else b"")

@@ -54,7 +54,9 @@ def test_every_dtype_comes_back_as_it_went(slot, dtype, shape):
     upload = {"op": "upload", "id": "t", "kind": "tensor", "dtype": dtype, "shape": shape, "blob": digest(content)}
     source = "import torch\ndef f(t):\n    return [type(t) is torch.Tensor, str(t.dtype), t.is_contiguous()]\n"
     outcome = slot.run(
-        [upload, module(source), function("f"), run("f", {"$ref": "t"}), returns(), returns("t", "t")], [content]
+        [upload, module(source), function("f"), run("f", {"$ref": "t"}), returns(), returns("t", "t")],
+        [content],
+        needs_lease=False,
     )
     assert not outcome.error, outcome.error
     assert [each["value"] for each in outcome.returned["result"].wire["value"]] == [True, "torch." + dtype, True]

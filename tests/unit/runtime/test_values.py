@@ -355,7 +355,7 @@ def test_tensors_come_back_as_they_went(slot):
                 "shape": shape,
                 "blob": digest(content),
             }
-            value = slot.run([upload, returns("t")], [content]).returned["result"]
+            value = slot.run([upload, returns("t")], [content], needs_lease=False).returned["result"]
             assert value.wire == {"type": "tensor", "dtype": dtype, "shape": shape, "part": 0} and value.parts == [
                 content
             ]

@@ -149,11 +149,11 @@ def test_a_refused_namespace_later_is_reported(tmp_path):
 
 def test_a_malformed_prepare_is_answered(slot):
     ours, theirs = os.pipe()
-    for devices, fds in (([], [theirs]), ([], [theirs] * 4), ("all", [theirs] * 3), (None, [theirs] * 3)):
-        send_frame(slot.control, {"type": "prepare", "id": 77, "devices": devices}, fds)
+    for fds in ([theirs], [theirs] * 4):
+        send_frame(slot.control, {"type": "prepare", "id": 77}, fds)
         frame, _ = receive_frame(slot.control)
         assert (frame["type"], frame["id"]) == ("prepare_failed", 77)
-        assert "%d descriptors and the devices %r" % (len(fds), devices) in frame["message"]
+        assert "%d descriptors" % len(fds) in frame["message"]
     os.close(ours)
     os.close(theirs)
     assert slot.run(program("def f(): return 1\n")).completed

@@ -1,0 +1,2 @@
+def add_one(x):
+    return x + 1

@@ -1,0 +1,70 @@
+// Looks at the devices from a thread of its own: whether a device is clear of ended processes, and what /gpus shows.
+//
+// Thread-safe; callbacks run on its thread. `stop` (or its end) waits for a look that is under way, and no callback
+// runs after it.
+#pragma once
+
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "devices/clearance.h"
+#include "devices/devices.h"
+
+namespace kcoral::devices {
+
+class Watch final : public Clearance {
+ public:
+  /// `looked_at`: the devices whose state is kept fresh. Requires: nothing of ours runs on them yet.
+  Watch(const Devices& devices, std::vector<int> looked_at);
+  ~Watch() override { stop(); }
+  Watch(const Watch&) = delete;
+  Watch& operator=(const Watch&) = delete;
+
+  void when_clear(int device, std::vector<pid_t> executors, Handlers handlers) override;
+
+  /// As of the last look, at most about a second ago.
+  std::optional<DeviceState> state(int device) const;
+
+  void stop();
+
+ private:
+  struct Clearing {
+    int device = 0;
+    std::vector<pid_t> executors;
+    Handlers handlers;
+    SteadyTime stuck_at{};
+    SteadyTime next_look{};
+    std::chrono::milliseconds pause{};
+    bool is_stuck = false;
+  };
+
+  void run();
+  void look_at_all();
+  /// What keeps the device from being clear; empty when it is.
+  std::string what_remains(const Clearing& clearing);
+  void look_at(Clearing& clearing);
+
+  const Devices& devices_;
+  std::map<int, uint64_t> unused_bytes_;  // of each device, while nobody used it
+  mutable Mutex mutex_;
+  ConditionVariable changed_;
+  bool stopping_ KCORAL_GUARDED_BY(mutex_) = false;
+  std::list<Clearing> arrived_ KCORAL_GUARDED_BY(mutex_);
+  std::map<int, DeviceState> states_ KCORAL_GUARDED_BY(mutex_);
+  std::list<Clearing> clearing_;  // of its own thread
+  SteadyTime next_round_{};
+  std::thread thread_;
+};
+
+/// Whether `pid` is one of `ancestors` or descends from one, as /proc shows it now.
+bool descends_from(pid_t pid, const std::vector<pid_t>& ancestors);
+
+}  // namespace kcoral::devices

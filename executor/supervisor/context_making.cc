@@ -1,0 +1,83 @@
+#include "executor/supervisor/context_making.h"
+
+#include <utility>
+
+#include "executor/frame_fields.h"
+#include "schema/limits.h"
+
+namespace kcoral::executor {
+namespace {
+
+// Below whatever a program may ask for.
+constexpr int kContextPriority = -1000;
+
+}  // namespace
+
+ContextMaking::ContextMaking(EventLoop& loop, DeviceLeases& leases, std::vector<int> devices, Handlers handlers)
+    : loop_(loop), leases_(leases), devices_(std::move(devices)), handlers_(std::move(handlers)) {
+  handlers_.send({{"type", "initialise"}});
+}
+
+ContextMaking::~ContextMaking() {
+  if (timer_) loop_.cancel(*timer_);
+}
+
+bool ContextMaking::take(const Frame& frame) {
+  const std::string type = frame.type();
+  if (type == "initialised" && step_ == Step::kInitialising) {
+    step_ = Step::kStopped;
+    if (!is_stopped_) ask_for_lease();
+    return true;
+  }
+  if (type == "context_made" && step_ == Step::kMaking) {
+    step_ = Step::kMade;
+    loop_.cancel(*std::exchange(timer_, std::nullopt));
+    lease_.reset();
+    if (!is_stopped_) handlers_.made();
+    return true;
+  }
+  if (type == "context_failed" && (step_ == Step::kInitialising || step_ == Step::kMaking)) {
+    auto message = string_field(frame.body, "message");
+    give_up("no CUDA context can be made: " +
+            (message ? message->substr(0, limits::kShownBytesMax) : "no reason given"));
+    return true;
+  }
+  return false;
+}
+
+void ContextMaking::ask_for_lease() {
+  step_ = Step::kWaiting;
+  lease_ = leases_.ask({/*for_program=*/false, kContextPriority, devices_, devices_.size()}, [this] { begin(); });
+}
+
+void ContextMaking::begin() {
+  step_ = Step::kMaking;
+  timer_ = loop_.run_after(limits::kContextWait, [this] {
+    timer_.reset();
+    // The device may be in somebody's way still: the lease ends with the process.
+    if (!is_stopped_) handlers_.failed({ErrorKind::kEnvironment, "a CUDA context was not made in time"});
+  });
+  handlers_.send({{"type", "make_context"}});
+}
+
+void ContextMaking::give_up(std::string reason) {
+  step_ = Step::kStopped;
+  if (timer_) loop_.cancel(*std::exchange(timer_, std::nullopt));
+  lease_.reset();
+  // A program that comes all the same meets the same trouble, and is told in its own words.
+  if (!is_stopped_) handlers_.failed({ErrorKind::kEnvironment, std::move(reason)});
+}
+
+void ContextMaking::stop() {
+  is_stopped_ = true;
+  if (step_ != Step::kWaiting) return;
+  step_ = Step::kStopped;
+  lease_.reset();
+}
+
+void ContextMaking::on_runtime_gone() {
+  if (lease_) lease_->end(/*processes_ended=*/true);
+  lease_.reset();
+}
+
+}  // namespace kcoral::executor

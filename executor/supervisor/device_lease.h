@@ -1,0 +1,77 @@
+// Leases of GPUs as an executor asks the server for them.
+//
+// It promises: each lease that was asked for is ended exactly once, at the latest when its DeviceLease is destroyed,
+// whether it was granted by then or not. Belongs to its loop's thread; DeviceLeases outlives every DeviceLease.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <vector>
+
+#include "base/clock.h"
+#include "executor/frame.h"
+
+namespace kcoral::executor {
+
+class DeviceLeases;
+
+class DeviceLease {
+ public:
+  ~DeviceLease() { end(/*processes_ended=*/false); }
+  DeviceLease(const DeviceLease&) = delete;
+  DeviceLease& operator=(const DeviceLease&) = delete;
+
+  bool is_held() const { return granted_at_.has_value() && !is_ended_; }
+  /// Of a granted one.
+  const std::vector<int>& devices() const { return devices_; }
+  /// Until it was granted, or until now.
+  std::chrono::nanoseconds waited() const;
+  /// Since it was granted, until now; 0 if it was not.
+  std::chrono::nanoseconds held() const;
+
+  /// Withdraws it or gives it back. `processes_ended`: those that used the devices have. Does nothing the second time.
+  void end(bool processes_ended);
+
+ private:
+  friend class DeviceLeases;
+  DeviceLease(DeviceLeases& leases, uint64_t id, std::function<void()> granted);
+
+  DeviceLeases& leases_;
+  uint64_t id_;
+  std::function<void()> granted_;
+  SteadyTime asked_at_;
+  std::optional<SteadyTime> granted_at_;
+  std::vector<int> devices_;
+  bool is_ended_ = false;
+};
+
+class DeviceLeases {
+ public:
+  using Send = std::function<void(const nlohmann::json& body)>;
+  DeviceLeases(Clock& clock, Send send) : clock_(clock), send_(std::move(send)) {}
+
+  struct Wish {
+    bool for_program = true;  // the one that runs; else to make or end a context
+    int priority = 0;
+    std::vector<int> devices;  // exactly these; empty: any
+    size_t count = 1;
+  };
+  /// `granted` runs when the server grants it, never from within this call.
+  std::unique_ptr<DeviceLease> ask(const Wish& wish, std::function<void()> granted);
+
+  /// A `lease_granted` frame. One for a lease that was ended meanwhile crossed it on the way, and is ignored.
+  Status take_grant(const Frame& frame);
+
+ private:
+  friend class DeviceLease;
+
+  Clock& clock_;
+  Send send_;
+  uint64_t next_ = 1;
+  std::map<uint64_t, DeviceLease*> leases_;  // not ended
+};
+
+}  // namespace kcoral::executor

@@ -1,0 +1,119 @@
+#include "scheduler/lease_table.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+
+namespace kcoral::scheduler {
+
+LeaseTable::LeaseTable(const std::vector<int>& devices) {
+  for (const int device : devices) devices_[device];
+}
+
+LeaseId LeaseTable::ask(Wanted wanted, SteadyTime now) {
+  for (const int device : wanted.devices) KCORAL_CHECK(devices_.contains(device));
+  KCORAL_CHECK(!wanted.devices.empty() || (wanted.count >= 1 && wanted.count <= devices_.size()));
+  const LeaseId lease = next_++;
+  waiting_.emplace(lease, Waiting{std::move(wanted), now});
+  return lease;
+}
+
+std::vector<LeaseId> LeaseTable::in_order() const {
+  std::vector<LeaseId> order;
+  for (const auto& [lease, waiting] : waiting_) order.push_back(lease);  // as they were asked for
+  std::stable_sort(order.begin(), order.end(), [this](LeaseId a, LeaseId b) {
+    return waiting_.at(a).wanted.priority > waiting_.at(b).wanted.priority;
+  });
+  return order;
+}
+
+std::vector<LeaseTable::Grant> LeaseTable::grant(SteadyTime now) {
+  std::vector<int> available;
+  for (const auto& [id, device] : devices_) {
+    if (device.use == DeviceUse::kFree) available.push_back(id);
+  }
+  std::vector<Grant> grants;
+  if (available.empty() || waiting_.empty()) return grants;
+  for (const LeaseId lease : in_order()) {
+    const Waiting& waiting = waiting_.at(lease);
+    std::vector<int> chosen = choose(waiting.wanted, available);
+    if (chosen.empty()) continue;
+    for (const int device : chosen) hold(lease, device, now);
+    grants.push_back({lease, chosen, now - waiting.since});
+    held_.emplace(lease, std::move(chosen));
+    waiting_.erase(lease);
+  }
+  return grants;
+}
+
+std::vector<int> LeaseTable::choose(const Wanted& wanted, std::vector<int>& available) const {
+  std::vector<int> taken;
+  const size_t needed = wanted.devices.empty() ? wanted.count : wanted.devices.size();
+  for (const int device : available) {
+    if (taken.size() < needed && could_have(wanted, device)) taken.push_back(device);
+  }
+  std::erase_if(available, [&](int device) { return std::find(taken.begin(), taken.end(), device) != taken.end(); });
+  if (taken.size() < needed) taken.clear();
+  return taken;
+}
+
+bool LeaseTable::could_have(const Wanted& wanted, int device) {
+  const auto& exact = wanted.devices;
+  return exact.empty() || std::find(exact.begin(), exact.end(), device) != exact.end();
+}
+
+void LeaseTable::hold(LeaseId lease, int id, SteadyTime now) {
+  Device& device = devices_.at(id);
+  if (std::exchange(device.was_wanted, false)) {
+    ++device.handovers;
+    device.idle_between += now - device.ended_at;
+  }
+  device.use = DeviceUse::kHeld;
+  device.holder = lease;
+  device.since = now;
+}
+
+std::vector<int> LeaseTable::end(LeaseId lease, bool clear, SteadyTime now) {
+  waiting_.erase(lease);
+  const auto held = held_.find(lease);
+  if (held == held_.end()) return {};
+  const std::vector<int> ended = std::move(held->second);
+  held_.erase(held);
+  for (const int id : ended) {
+    Device& device = devices_.at(id);
+    device.use = clear ? DeviceUse::kFree : DeviceUse::kClearing;
+    device.holder.reset();
+    device.since = device.ended_at = now;
+    device.was_wanted = std::any_of(waiting_.begin(), waiting_.end(),
+                                    [id](const auto& each) { return could_have(each.second.wanted, id); });
+  }
+  return ended;
+}
+
+void LeaseTable::set_clear(int id, SteadyTime now) {
+  Device& device = devices_.at(id);
+  if (device.use != DeviceUse::kClearing && device.use != DeviceUse::kQuarantined) return;
+  device.use = DeviceUse::kFree;
+  device.since = now;
+}
+
+void LeaseTable::quarantine(int id, SteadyTime now) {
+  Device& device = devices_.at(id);
+  if (device.use != DeviceUse::kClearing) return;
+  device.use = DeviceUse::kQuarantined;
+  device.since = now;
+}
+
+std::vector<LeaseTable::DeviceView> LeaseTable::view() const {
+  std::vector<DeviceView> views;
+  for (const auto& [id, device] : devices_) {
+    const auto waiters = std::count_if(waiting_.begin(), waiting_.end(),
+                                       [id = id](const auto& each) { return could_have(each.second.wanted, id); });
+    views.push_back({id, device.use, device.holder, device.since, static_cast<size_t>(waiters), device.handovers,
+                     device.idle_between});
+  }
+  return views;
+}
+
+}  // namespace kcoral::scheduler

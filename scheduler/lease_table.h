@@ -1,0 +1,97 @@
+// Who holds which device, who waits for it, and who is next. Pure policy: it is told what happens and when, and says
+// whom to grant what.
+//
+// It promises: a device has one holder at a time; leases are granted by priority and, between equal ones, in the order
+// in which they were asked for; a lease for several devices is granted whole, in the order of the devices, and devices
+// that become free are kept for the first who waits for several, so that nobody overtakes it. A lease ends once:
+// whoever ends one that has ended, or was never asked for, changes nothing.
+//
+// A device whose last holder's processes may not be gone yet is held back (`kClearing`) until somebody says that it is
+// clear. Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+
+namespace kcoral::scheduler {
+
+using LeaseId = uint64_t;
+
+class LeaseTable {
+ public:
+  struct Wanted {
+    int priority = 0;          // higher first
+    std::vector<int> devices;  // exactly these; empty: any
+    size_t count = 1;          // how many, where any will do
+  };
+  struct Grant {
+    LeaseId lease = 0;
+    std::vector<int> devices;
+    std::chrono::nanoseconds waited{};
+  };
+  enum class DeviceUse { kFree, kHeld, kClearing, kQuarantined };
+  struct DeviceView {
+    int id = 0;
+    DeviceUse use = DeviceUse::kFree;
+    std::optional<LeaseId> holder;            // of a held one
+    SteadyTime since{};                       // since when the use is what it is
+    size_t waiters = 0;                       // leases that it could be granted to next
+    uint64_t handovers = 0;                   // to somebody who waited when it became free
+    std::chrono::nanoseconds idle_between{};  // over all of them: from the release to the grant
+  };
+
+  explicit LeaseTable(const std::vector<int>& devices);
+
+  LeaseId ask(Wanted wanted, SteadyTime now);
+
+  /// What can be granted now, each once: the holder is to be told.
+  std::vector<Grant> grant(SteadyTime now);
+
+  /// Withdraws a lease that waits, or ends one that is held. `clear`: nothing of its holder is left on the devices, or
+  /// its processes stay and are idle. Otherwise they are held back. Returns the devices that it held.
+  std::vector<int> end(LeaseId lease, bool clear, SteadyTime now);
+
+  /// A device that was held back or quarantined can be used again.
+  void set_clear(int device, SteadyTime now);
+  /// A device that was held back stays out of use until it is clear after all.
+  void quarantine(int device, SteadyTime now);
+
+  bool is_waiting(LeaseId lease) const { return waiting_.contains(lease); }
+  bool is_held(LeaseId lease) const { return held_.contains(lease); }
+  std::vector<DeviceView> view() const;
+
+ private:
+  struct Waiting {
+    Wanted wanted;
+    SteadyTime since{};
+  };
+  struct Device {
+    DeviceUse use = DeviceUse::kFree;
+    std::optional<LeaseId> holder;
+    SteadyTime since{};
+    SteadyTime ended_at{};    // its last lease
+    bool was_wanted = false;  // somebody waited when it ended
+    uint64_t handovers = 0;
+    std::chrono::nanoseconds idle_between{};
+  };
+
+  /// Waiting leases, the next first.
+  std::vector<LeaseId> in_order() const;
+  /// The devices that `wanted` gets of those in `available`; empty if it must wait. What it keeps others from taking
+  /// is removed from `available` either way.
+  std::vector<int> choose(const Wanted& wanted, std::vector<int>& available) const;
+  static bool could_have(const Wanted& wanted, int device);
+  void hold(LeaseId lease, int device, SteadyTime now);
+
+  std::map<int, Device> devices_;
+  std::map<LeaseId, Waiting> waiting_;
+  std::map<LeaseId, std::vector<int>> held_;
+  LeaseId next_ = 1;
+};
+
+}  // namespace kcoral::scheduler

@@ -1,0 +1,99 @@
+#include "scheduler/leases.h"
+
+#include <utility>
+
+#include "base/log.h"
+
+namespace kcoral::scheduler {
+
+Leases::Leases(std::vector<int> devices, devices::Clearance& clearance, EventLoop& loop,
+               std::function<std::vector<pid_t>()> executors)
+    : clearance_(clearance), loop_(loop), executors_(std::move(executors)), table_(devices) {
+  for (const int device : devices) since_[device] = loop_.clock().wall_now();
+  update_view();
+}
+
+LeaseId Leases::ask(LeaseHolder holder, LeaseTable::Wanted wanted,
+                    std::function<void(const std::vector<int>&)> granted) {
+  const LeaseId lease = table_.ask(std::move(wanted), loop_.clock().now());
+  entries_.emplace(lease, Entry{std::move(holder), std::move(granted)});
+  settle();
+  return lease;
+}
+
+void Leases::end(LeaseId lease, bool processes_ended) {
+  const std::vector<int> devices = table_.end(lease, !processes_ended, loop_.clock().now());
+  entries_.erase(lease);
+  for (const int device : devices) {
+    since_[device] = loop_.clock().wall_now();
+    if (processes_ended) clear(device);
+  }
+  settle();
+}
+
+/// A grant may end in the next: whoever is told of one may end a lease at once.
+void Leases::settle() {
+  if (std::exchange(settling_, true)) return;
+  for (auto grants = table_.grant(loop_.clock().now()); !grants.empty(); grants = table_.grant(loop_.clock().now())) {
+    for (const LeaseTable::Grant& grant : grants) {
+      for (const int device : grant.devices) since_[device] = loop_.clock().wall_now();
+      const auto entry = entries_.find(grant.lease);
+      if (entry != entries_.end()) entry->second.granted(grant.devices);
+    }
+  }
+  settling_ = false;
+  update_view();
+}
+
+void Leases::clear(int device) {
+  const auto on_loop = [this, alive = std::weak_ptr<const bool>(alive_)](std::function<void()> function) {
+    loop_.post([alive, function = std::move(function)] {
+      if (!alive.expired()) function();
+    });
+  };
+  clearance_.when_clear(device, executors_(),
+                        {[this, device, on_loop] { on_loop([this, device] { on_cleared(device); }); },
+                         [this, device, on_loop](std::string reason) {
+                           on_loop([this, device, reason = std::move(reason)] { on_stuck(device, reason); });
+                         }});
+}
+
+void Leases::on_cleared(int device) {
+  if (trouble_.erase(device) > 0) {
+    spdlog::warn("GPU {} is back", device);
+    since_[device] = loop_.clock().wall_now();
+  }
+  table_.set_clear(device, loop_.clock().now());
+  settle();
+}
+
+void Leases::on_stuck(int device, const std::string& reason) {
+  spdlog::error("GPU {} is quarantined: {}", device, reason);
+  trouble_[device] = reason;
+  since_[device] = loop_.clock().wall_now();
+  table_.quarantine(device, loop_.clock().now());
+  update_view();
+}
+
+void Leases::update_view() {
+  std::vector<DeviceView> views;
+  for (LeaseTable::DeviceView& table : table_.view()) {
+    DeviceView view{std::move(table), {}, since_[table.id], {}};
+    if (view.table.holder) {
+      if (const auto entry = entries_.find(*view.table.holder); entry != entries_.end()) {
+        view.holder = entry->second.holder;
+      }
+    }
+    if (const auto trouble = trouble_.find(view.table.id); trouble != trouble_.end()) view.trouble = trouble->second;
+    views.push_back(std::move(view));
+  }
+  const MutexLock lock(view_mutex_);
+  view_ = std::move(views);
+}
+
+std::vector<Leases::DeviceView> Leases::view() const {
+  const MutexLock lock(view_mutex_);
+  return view_;
+}
+
+}  // namespace kcoral::scheduler

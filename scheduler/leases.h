@@ -1,0 +1,77 @@
+// The GPU leases of a server: who asks, who is granted, and what becomes of the devices of those that ended.
+//
+// It promises what LeaseTable promises, and that a lease whose processes ended passes on only once its devices are
+// clear of them (devices/clearance.h); a device that is not clear in time is quarantined, and comes back by itself.
+// Belongs to its loop's thread, except for `view`.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/event_loop.h"
+#include "base/mutex.h"
+#include "base/uuid.h"
+#include "devices/clearance.h"
+#include "scheduler/lease_table.h"
+
+namespace kcoral::scheduler {
+
+/// For whom a lease is.
+struct LeaseHolder {
+  std::string executor;
+  std::optional<Uuid> request_id;  // none: it makes or ends a context while nobody needs the device
+};
+
+class Leases {
+ public:
+  /// `executors`: the pids of those that live, asked for when a device is to be cleared. `clearance` outlives this, and
+  /// calls back no more once this is gone.
+  Leases(std::vector<int> devices, devices::Clearance& clearance, EventLoop& loop,
+         std::function<std::vector<pid_t>()> executors);
+
+  /// `granted` runs once unless the lease is ended before, perhaps from within this call. Requires: `wanted` names
+  /// devices of this server, and no more than it has.
+  LeaseId ask(LeaseHolder holder, LeaseTable::Wanted wanted, std::function<void(const std::vector<int>&)> granted);
+
+  /// Withdraws it, or gives it back. `processes_ended`: those of its holder have, so that its devices are looked at
+  /// before they pass on.
+  void end(LeaseId lease, bool processes_ended);
+
+  struct DeviceView {
+    LeaseTable::DeviceView table;
+    std::optional<LeaseHolder> holder;
+    WallTime since{};
+    std::string trouble;  // of a quarantined one: what keeps it
+  };
+  /// Of each device, by id. Thread-safe.
+  std::vector<DeviceView> view() const;
+
+ private:
+  struct Entry {
+    LeaseHolder holder;
+    std::function<void(const std::vector<int>&)> granted;
+  };
+  void settle();
+  void clear(int device);
+  void on_cleared(int device);
+  void on_stuck(int device, const std::string& reason);
+  void update_view();
+
+  devices::Clearance& clearance_;
+  EventLoop& loop_;
+  std::function<std::vector<pid_t>()> executors_;
+  LeaseTable table_;
+  std::map<LeaseId, Entry> entries_;
+  std::map<int, std::string> trouble_;
+  std::map<int, WallTime> since_;
+  bool settling_ = false;
+  mutable Mutex view_mutex_;
+  std::vector<DeviceView> view_ KCORAL_GUARDED_BY(view_mutex_);
+  std::shared_ptr<const bool> alive_ = std::make_shared<bool>(true);  // expires with this object
+};
+
+}  // namespace kcoral::scheduler

@@ -1,0 +1,174 @@
+#include "scheduler/lease_table.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+#include <set>
+
+namespace kcoral::scheduler {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::ElementsAre;
+using testing::IsEmpty;
+using Wanted = LeaseTable::Wanted;
+
+class Leasing : public testing::Test {
+ protected:
+  LeaseId ask(int priority, std::vector<int> devices, size_t count = 1) {
+    return table_.ask({priority, std::move(devices), count}, now_);
+  }
+  std::vector<LeaseId> granted() {
+    std::vector<LeaseId> leases;
+    for (const auto& grant : table_.grant(now_)) leases.push_back(grant.lease);
+    return leases;
+  }
+  LeaseTable table_{{0, 1, 2, 3}};
+  SteadyTime now_{};
+};
+
+TEST_F(Leasing, FirstComeFirstServedOnOneDevice) {
+  const LeaseId first = ask(0, {0}), second = ask(0, {0}), elsewhere = ask(0, {1});
+  EXPECT_THAT(granted(), ElementsAre(first, elsewhere));
+  EXPECT_THAT(granted(), IsEmpty());
+  EXPECT_THAT(table_.end(first, true, now_), ElementsAre(0));
+  EXPECT_THAT(granted(), ElementsAre(second));
+}
+
+TEST_F(Leasing, PriorityGoesFirst) {
+  const LeaseId holder = ask(0, {0});
+  granted();
+  const LeaseId low = ask(-1, {0}), high = ask(5, {0}), also_high = ask(5, {0});
+  table_.end(holder, true, now_);
+  EXPECT_THAT(granted(), ElementsAre(high));
+  table_.end(high, true, now_);
+  EXPECT_THAT(granted(), ElementsAre(also_high));
+  table_.end(also_high, true, now_);
+  EXPECT_THAT(granted(), ElementsAre(low));
+}
+
+TEST_F(Leasing, EndsOnceAndAWithdrawnOneIsNeverGranted) {
+  const LeaseId holder = ask(0, {0}), withdrawn = ask(0, {0}), last = ask(0, {0});
+  granted();
+  EXPECT_THAT(table_.end(withdrawn, true, now_), IsEmpty());
+  EXPECT_THAT(table_.end(holder, true, now_), ElementsAre(0));
+  EXPECT_THAT(granted(), ElementsAre(last));
+  EXPECT_THAT(table_.end(holder, true, now_), IsEmpty());
+  EXPECT_THAT(table_.end(12345, true, now_), IsEmpty());
+  EXPECT_TRUE(table_.is_held(last));
+}
+
+TEST_F(Leasing, SeveralDevicesAreGrantedWholeInTheirOrder) {
+  const LeaseId holder = ask(0, {1});
+  granted();
+  const LeaseId three = ask(0, {}, 3);
+  const auto grants = table_.grant(now_);
+  ASSERT_EQ(grants.size(), 1u);
+  EXPECT_EQ(grants[0].lease, three);
+  EXPECT_THAT(grants[0].devices, ElementsAre(0, 2, 3));
+  table_.end(holder, true, now_);
+  const LeaseId four = ask(0, {}, 4);
+  EXPECT_THAT(granted(), IsEmpty());
+  table_.end(three, true, now_);
+  EXPECT_THAT(granted(), ElementsAre(four));
+}
+
+TEST_F(Leasing, FirstWhoWaitsForSeveralIsNotOvertaken) {
+  const LeaseId a = ask(0, {0}), b = ask(0, {1}), c = ask(0, {2}), d = ask(0, {3});
+  granted();
+  const LeaseId both = ask(0, {}, 2), late = ask(0, {0});
+  table_.end(a, true, now_);
+  EXPECT_THAT(granted(), IsEmpty()) << "device 0 is kept for the one that waits for two";
+  table_.end(c, true, now_);
+  const auto grants = table_.grant(now_);
+  ASSERT_EQ(grants.size(), 1u);
+  EXPECT_EQ(grants[0].lease, both);
+  EXPECT_THAT(grants[0].devices, ElementsAre(0, 2));
+  table_.end(both, true, now_);
+  EXPECT_THAT(granted(), ElementsAre(late));
+  EXPECT_TRUE(table_.is_held(b) && table_.is_held(d));
+}
+
+TEST_F(Leasing, DeviceThatIsNotClearYetIsHeldBack) {
+  const LeaseId holder = ask(0, {0}), next = ask(0, {0});
+  granted();
+  table_.end(holder, /*clear=*/false, now_);
+  EXPECT_THAT(granted(), IsEmpty());
+  EXPECT_EQ(table_.view()[0].use, LeaseTable::DeviceUse::kClearing);
+  table_.quarantine(0, now_);
+  EXPECT_THAT(granted(), IsEmpty());
+  EXPECT_EQ(table_.view()[0].use, LeaseTable::DeviceUse::kQuarantined);
+  table_.set_clear(0, now_);
+  EXPECT_THAT(granted(), ElementsAre(next));
+}
+
+TEST_F(Leasing, WordsAboutADeviceInOtherHandsChangeNothing) {
+  const LeaseId holder = ask(0, {0});
+  granted();
+  table_.set_clear(0, now_);
+  table_.quarantine(0, now_);
+  EXPECT_TRUE(table_.is_held(holder));
+  EXPECT_EQ(table_.view()[0].use, LeaseTable::DeviceUse::kHeld);
+}
+
+TEST_F(Leasing, IdleTimeBetweenHoldersIsThatWithSomebodyWaiting) {
+  const LeaseId holder = ask(0, {0});
+  granted();
+  table_.end(holder, true, now_);
+  now_ += milliseconds(500);  // nobody waits
+  const LeaseId second = ask(0, {0});
+  granted();
+  const LeaseId third = ask(0, {0});
+  now_ += milliseconds(10);
+  table_.end(second, /*clear=*/false, now_);
+  now_ += milliseconds(7);
+  table_.set_clear(0, now_);
+  const auto grants = table_.grant(now_);
+  ASSERT_EQ(grants.size(), 1u);
+  EXPECT_EQ(grants[0].lease, third);
+  EXPECT_EQ(grants[0].waited, milliseconds(17));
+  EXPECT_EQ(table_.view()[0].handovers, 1u);
+  EXPECT_EQ(table_.view()[0].idle_between, milliseconds(7));
+}
+
+TEST_F(Leasing, RandomUseKeepsEveryPromise) {
+  const unsigned seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937 random(seed);
+  std::map<LeaseId, std::vector<int>> held;
+  std::map<LeaseId, Wanted> waiting;
+  for (int step = 0; step < 20000; ++step) {
+    now_ += milliseconds(1);
+    if (random() % 2 == 0 && waiting.size() < 30) {
+      Wanted wanted{static_cast<int>(random() % 3), {}, 1 + random() % 4};
+      if (random() % 2 == 0) wanted = {wanted.priority, {static_cast<int>(random() % 4)}, 1};
+      waiting[table_.ask(wanted, now_)] = wanted;
+    } else if (!held.empty()) {
+      auto lease = std::next(held.begin(), static_cast<int>(random() % held.size()));
+      ASSERT_EQ(table_.end(lease->first, true, now_), lease->second);
+      held.erase(lease);
+    }
+    for (const auto& grant : table_.grant(now_)) {
+      ASSERT_TRUE(waiting.contains(grant.lease));
+      const Wanted& wanted = waiting[grant.lease];
+      ASSERT_EQ(grant.devices.size(), wanted.devices.empty() ? wanted.count : 1u);
+      ASSERT_TRUE(std::is_sorted(grant.devices.begin(), grant.devices.end()));
+      for (const auto& [other, devices] : held) {
+        for (const int device : devices) ASSERT_THAT(grant.devices, testing::Not(testing::Contains(device)));
+      }
+      // Nobody of its kind that asked before it, with its priority or a higher one, waits on.
+      for (const auto& [other, others] : waiting) {
+        if (other < grant.lease && others.priority >= wanted.priority && others.devices == wanted.devices &&
+            others.count <= wanted.count) {
+          ADD_FAILURE() << "lease " << grant.lease << " overtook " << other;
+        }
+      }
+      held[grant.lease] = grant.devices;
+      waiting.erase(grant.lease);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kcoral::scheduler
