@@ -1,8 +1,8 @@
 """Whether the service measures what a plain process measures.
 
-Ten kernels are timed by the same code in a program of the service and in a plain process that has the GPU to itself, in
-turns, thirty times: while the other slots compute on the CPU and wait for the lease, then while eight clients push other
-GPU programs. A kernel passes if the medians differ by at most 0.5 % or one tick of the timer.
+Ten kernels are timed by the same code in a program of the service and in a plain process that has the GPU to itself,
+in turns, thirty times: while the other slots compute on the CPU and wait for the lease, then while eight clients push
+other GPU programs. A kernel passes if the medians differ by at most 0.5 % or one tick of the timer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import dataclass, field
 from typing import Any
 
 from harness import HERE, SLOTS, UPLOADS, Bench, Server, call, source
@@ -76,19 +75,23 @@ def _compare(
         each.end()
     report.attach(name, {"plain": alone, "service": served, "lease_wait_ms": measurement.lease_wait_ms})
     _check_others(name, others, report)
-    report.note(f"{name + ', medians in us':34} {'plain':>10} {'service':>10} {'by':>8}  p95 {'plain':>10} {'service':>10}")
+    report.note(
+        f"{name + ', medians in us':34} {'plain':>10} {'service':>10} {'by':>8}  p95 {'plain':>10} {'service':>10}"
+    )
     for kernel in alone:
         _judge(name, kernel, alone[kernel], served[kernel], tick_ns, report)
 
 
-def _judge(name: str, kernel: str, alone: dict[str, Any], served: dict[str, Any], tick_ns: float, report: Report) -> None:
+def _judge(
+    name: str, kernel: str, alone: dict[str, Any], served: dict[str, Any], tick_ns: float, report: Report
+) -> None:
     plain_us, service_us = (1e3 * statistics.median(each["medians"]) for each in (alone, served))
     plain_p95, service_p95 = (1e3 * quantile(each["medians"], 0.95) for each in (alone, served))
-    sample_p95 = [1e3 * quantile(each["samples"], 0.95) for each in (alone, served)]
-    by = service_us / plain_us - 1
+    plain_call, service_call = (1e3 * quantile(each["samples"], 0.95) for each in (alone, served))
+    by = 100 * (service_us / plain_us - 1)
     report.note(
-        f"  {kernel:32} {plain_us:10.3f} {service_us:10.3f} {100 * by:+7.2f}%      {plain_p95:10.3f} {service_p95:10.3f}"
-        f"   of single calls {sample_p95[0]:.3f} {sample_p95[1]:.3f}"
+        f"  {kernel:32} {plain_us:10.3f} {service_us:10.3f} {by:+7.2f}%      {plain_p95:10.3f} {service_p95:10.3f}"
+        f"   of single calls {plain_call:.3f} {service_call:.3f}"
     )
     allowed = max(TOLERANCE * plain_us, tick_ns / 1e3) + 1e-6
     detail = f"{plain_us:.3f} us alone, {service_us:.3f} us served; {allowed:.3f} us are allowed"
@@ -116,7 +119,7 @@ def _gather(all_of: Times, times: Times) -> None:
 
 
 def tick_of(times: Times) -> float:
-    """The timer's tick in ns: what all durations of single calls differ by multiples of. 0 if there is no such thing."""
+    """The timer's tick in ns: what all durations of single calls differ by multiples of. 0 if there is none."""
     nanoseconds = [round(ms * 1e6) for found in times.values() for ms in found["samples"]]
     tick = math.gcd(*(each - nanoseconds[0] for each in nanoseconds))
     return float(tick if 1 < tick <= _TICK_NS_MAX else 0)

@@ -21,7 +21,9 @@ SECONDS = 150
 GPUS = 1
 
 _EXAMPLE_SECONDS = 100
-_PROBE = "import importlib.util\ndef missing(names):\n    return [n for n in names if importlib.util.find_spec(n) is None]\n"
+_PROBE = (
+    "import importlib.util\ndef missing(names):\n    return [n for n in names if importlib.util.find_spec(n) is None]\n"
+)
 
 
 @dataclass(frozen=True)
@@ -139,4 +141,6 @@ def _check_language(language: str, package: str, missing: set[str], done: subpro
 
 
 def _names_package(text: str, package: str) -> bool:
-    return ("unavailable" in text or "No module named" in text) and package.replace("_", " ") in text.replace("_", " ").lower()
+    return ("unavailable" in text or "No module named" in text) and package.replace("_", " ") in text.replace(
+        "_", " "
+    ).lower()

@@ -77,8 +77,8 @@ def compile_tirx(kernel: Any, bindings: Optional[Mapping[str, Any]] = None) -> C
     """Compiles a TIRx kernel for the server's GPU: the result is called with the kernel's tensors.
 
     `bindings` has the values of its constexpr parameters; a PrimFunc has none. What was compiled is kept by structural
-    hash: the 32 kernels that were used last, in each process. Needs TVM and a GPU server. Raises CompileFailed with what
-    TVM says, and TypeError for bindings that do not fit.
+    hash: the 32 kernels that were used last, in each process. Needs TVM and a GPU server. Raises CompileFailed with
+    what TVM says, and TypeError for bindings that do not fit.
     """
     from kcoral import _tirx
 
