@@ -134,7 +134,7 @@ def _check_errors(client: Client, report: Report) -> None:
 def _check_benchmark(client: Client, report: Report) -> None:
     with report.check("benchmark: the fields of its report"):
         found = value_of(client, _program("timed"))
-        assert set(found) == _TIMING_FIELDS, found
+        assert _TIMING_FIELDS <= set(found), found
         assert found["flush_l2"] is True and found["activities_stable"] is True, found
         assert 0 < found["latency_ms_min"] <= found["latency_ms_median"] <= found["latency_ms_max"] < 1, found
         assert found["warmup"] >= 1 and found["repeat"] > 100, found

@@ -112,9 +112,9 @@ def _check_others(name: str, others: list[Others], report: Report) -> None:
 
 def _gather(all_of: Times, times: Times) -> None:
     for kernel, found in times.items():
-        whole = all_of.setdefault(kernel, {"medians": [], "samples": [], "stable": True})
-        whole["medians"] += found["medians"]
-        whole["samples"] += found["samples"]
+        whole = all_of.setdefault(kernel, {"medians": [], "samples": [], "stable": True, "environments": []})
+        for series in ("medians", "samples", "environments"):
+            whole[series] += found[series]
         whole["stable"] &= found["stable"]
 
 

@@ -109,12 +109,13 @@ def measure(cubin, rounds, samples):
     torch.manual_seed(0)
     timed = kernels(cubin)
     _warm_up(timed["GEMM 4096 bf16"][0])
-    found = {name: {"medians": [], "samples": [], "stable": True} for name in timed}
+    found = {name: {"medians": [], "samples": [], "stable": True, "environments": []} for name in timed}
     for _ in range(rounds):
         for name, (fn, config) in timed.items():
             report = benchmark(fn, config)
             found[name]["medians"].append(report["latency_ms_median"])
             found[name]["stable"] &= report["activities_stable"]
+            found[name]["environments"].append(report.get("environment"))
     for name, (fn, _) in timed.items():
         for _ in range(samples):
             found[name]["samples"].append(benchmark(fn, {"warmup": 1, "repeat": 1})["latency_ms_median"])
