@@ -5,16 +5,28 @@
 //
 // SUBMITTERS threads send one request after another; eight executors claim whenever there is work, as the scheduler
 // does.
+//
+//   store_bench DIRECTORY content [MIB] [ROUNDS]
+//
+// Instead: how long it takes to keep one answer of MIB MiB, from memory to synced, as one line of JSON. No program that
+// returns as much can be answered sooner.
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <future>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
+#include <random>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
+#include "bench/samples.h"
+#include "store/content.h"
+#include "store/data_dir.h"
 #include "store/store.h"
 
 namespace kcoral::store {
@@ -111,15 +123,62 @@ void measure(const std::string& directory, int submitters, int requests, size_t 
   (*store)->close();
 }
 
+/// Bytes that do not compress.
+std::string random_bytes(size_t size) {
+  std::mt19937_64 random{std::random_device{}()};
+  std::string bytes(size, '\0');
+  for (size_t at = 0; at + sizeof(uint64_t) <= size; at += sizeof(uint64_t)) {
+    const uint64_t number = random();
+    std::memcpy(bytes.data() + at, &number, sizeof number);
+  }
+  return bytes;
+}
+
+Result<bench::Series> measure_content(const std::string& directory, size_t mib, int rounds) {
+  auto data_dir = DataDir::open(directory);
+  if (!data_dir) return fail(data_dir.error());
+  auto content = Content::open(data_dir->content_path());
+  if (!content) return fail(content.error());
+  const std::string answer = random_bytes(mib << 20);
+  bench::Series series;
+  const bench::Stopwatch whole;
+  for (int i = 0; i < rounds; ++i) {
+    const std::string_view pieces[] = {answer};
+    const bench::Stopwatch watch;
+    if (const auto kept = (*content)->put_artifact(Uuid::random(), "header", pieces); !kept) return fail(kept.error());
+    if (const Status synced = (*content)->sync(); !synced) return fail(synced.error());
+    series.ms.push_back(watch.ms());
+  }
+  series.seconds = whole.ms() / 1e3;
+  return series;
+}
+
+int report_content(const std::string& directory, size_t mib, int rounds) {
+  const auto series = measure_content(directory, mib, rounds);
+  if (!series) {
+    std::fprintf(stderr, "%s\n", series.error().message.c_str());
+    return 1;
+  }
+  const nlohmann::json line{
+      {"mib", mib}, {"p50_ms", series->quantile(0.5)}, {"max_ms", series->quantile(1)}, {"ms", series->ms}};
+  std::printf("%s\n", line.dump().c_str());
+  return 0;
+}
+
 }  // namespace
 }  // namespace kcoral::store
 
 int main(int argc, char** argv) {
   if (argc < 2) {
-    std::fprintf(stderr, "store_bench DIRECTORY [SUBMITTERS] [REQUESTS] [PROGRAM_BYTES]\n");
+    std::fprintf(stderr,
+                 "store_bench DIRECTORY [SUBMITTERS] [REQUESTS] [PROGRAM_BYTES]\n"
+                 "store_bench DIRECTORY content [MIB] [ROUNDS]\n");
     return 1;
   }
   const auto number = [&](int index, int otherwise) { return argc > index ? std::atoi(argv[index]) : otherwise; };
+  if (argc > 2 && std::string_view(argv[2]) == "content") {
+    return kcoral::store::report_content(argv[1], static_cast<size_t>(number(3, 64)), number(4, 12));
+  }
   kcoral::store::measure(argv[1], number(2, 8), number(3, 4000), static_cast<size_t>(number(4, 1024)));
   return 0;
 }

@@ -10,8 +10,9 @@ import contextlib
 import json
 import os
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Any
 
 _DETAIL_CHARACTERS = 500  # of a failed check on the terminal; the file has all of it
 

@@ -1,4 +1,4 @@
-"""The rows of docs/protocol.md that need a GPU: tensors (3), times (5), errors (6), health (8), inside the worker (10)."""
+"""The rows of docs/protocol.md that need a GPU: tensors, times, errors, health, what a program sees, and benchmark."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def _check_errors(client: Client, report: Report) -> None:
 def _check_benchmark(client: Client, report: Report) -> None:
     with report.check("benchmark: the fields of its report"):
         found = value_of(client, _program("timed"))
-        assert set(found) == _TIMING_FIELDS, found
+        assert _TIMING_FIELDS <= set(found), found
         assert found["flush_l2"] is True and found["activities_stable"] is True, found
         assert 0 < found["latency_ms_min"] <= found["latency_ms_median"] <= found["latency_ms_max"] < 1, found
         assert found["warmup"] >= 1 and found["repeat"] > 100, found
@@ -172,7 +172,9 @@ def _check_benchmark_and_profiler(client: Client, report: Report) -> None:
         else:
             found = result.results["value"]
             before, after = (found[key]["latency_ms_median"] for key in ("before", "after"))
-            assert abs(after - before) < 0.05 * before, f"{before * 1e3:.2f} us before it, {after * 1e3:.2f} us after it"
+            assert abs(after - before) < 0.05 * before, (
+                f"{before * 1e3:.2f} us before it, {after * 1e3:.2f} us after it"
+            )
             assert found["kernels"] >= 1, "the profiler saw nothing"
     with report.check("benchmark during PyTorch's profiler: both survive"):
         found = value_of(client, _program("timed_during_the_profiler"))

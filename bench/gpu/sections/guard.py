@@ -107,7 +107,9 @@ def _check_lent(client: Client, report: Report) -> None:
     other_seconds = time.monotonic() - begin
     lent = lender()
     assert lent.completed, lent.error
-    report.figure("another program while the lease is lent", other_seconds * 1e3, "ms", below=1e3 * (_REST_SECONDS - 0.6))
+    report.figure(
+        "another program while the lease is lent", other_seconds * 1e3, "ms", below=1e3 * (_REST_SECONDS - 0.6)
+    )
     report.figure("lease_held_ms of the lender", lent.lease_held_ms, "ms", below=lent.elapsed_ms - 950 * _REST_SECONDS)
 
 

@@ -73,5 +73,7 @@ def _note(report: Report, name: str, series: Series) -> bool:
     """Records that all went well, and what the clients themselves took. Whether there is anything to look at."""
     report.attach(name, summary(series))
     report.expect(f"{name}: every answer is COMPLETED", not series.errors, f"{len(series.errors)}: {series.errors[:2]}")
-    report.figure(f"{name}: CPU of the load generator, of one core", 100 * series.client_cpu_seconds / series.seconds, "%")
+    report.figure(
+        f"{name}: CPU of the load generator, of one core", 100 * series.client_cpu_seconds / series.seconds, "%"
+    )
     return report.expect(f"{name}: something was answered", bool(series.ms), "nothing")

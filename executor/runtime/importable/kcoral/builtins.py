@@ -6,7 +6,6 @@ what the server lacks raises Unavailable, which the program's answer shows as an
 
 from __future__ import annotations
 
-import importlib.util
 from typing import Any, Callable, Mapping, Optional
 
 __all__ = ["CompileFailed", "CudaFunction", "Unavailable", "benchmark", "compile_tirx"]
@@ -74,8 +73,13 @@ def _check_config(config: Mapping[Any, Any]) -> None:
             raise ValueError("benchmark: the configuration has no %r; it has: %s" % (key, known))
 
 
-def compile_tirx(kernel: Any, bindings: Optional[Mapping[str, Any]] = None) -> Any:
-    """Specialises a TIRx kernel with `bindings` and compiles it for the server's GPU. Needs TVM and a GPU server."""
-    if importlib.util.find_spec("tvm") is None:
-        raise Unavailable("kcoral.builtins.compile_tirx needs TVM (the Python package tvm), which the server lacks")
-    raise Unavailable("kcoral.builtins.compile_tirx compiles for the server's own GPU, and this server has none")
+def compile_tirx(kernel: Any, bindings: Optional[Mapping[str, Any]] = None) -> Callable[..., Any]:
+    """Compiles a TIRx kernel for the server's GPU: the result is called with the kernel's tensors.
+
+    `bindings` has the values of its constexpr parameters; a PrimFunc has none. What was compiled is kept by structural
+    hash: the 32 kernels that were used last, in each process. Needs TVM and a GPU server. Raises CompileFailed with
+    what TVM says, and TypeError for bindings that do not fit.
+    """
+    from kcoral import _tirx
+
+    return _tirx.compile_kernel(kernel, bindings or {})

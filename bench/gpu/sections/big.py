@@ -1,0 +1,74 @@
+"""Large tensors: two of 64 MiB in, whose content the server holds, and one out.
+
+Nothing can be answered before it is durable, so the yardstick is measured in the same run: store_bench keeping as many
+bytes, from memory to synced.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+
+from harness import Bench, call, source, value_of
+from load import quantile, request_bytes, run_load, summary
+from report import Report
+
+SECONDS = 60
+
+MIB = 64
+ROUNDS = 12
+MEASURED_SECONDS = 12.0
+FACTOR = 1.3
+ALLOWANCE_MS = 60.0
+
+
+def run(bench: Bench, report: Report) -> None:
+    kept_ms = _keeping_ms(bench, report)
+    with bench.server("big") as server:
+        random = np.random.default_rng(1)
+        x, y = (random.integers(0, 1 << 31, MIB << 18, dtype=np.int32) for _ in range(2))
+        program = call(source("big.py"), "subtract", x, y)
+        with server.client() as client:
+            np.testing.assert_array_equal(value_of(client, program), x - y)
+            value_of(client, program)
+        series = run_load(server.port, request_bytes(program), clients=1, seconds=MEASURED_SECONDS)
+    report.attach("programs", summary(series))
+    report.expect("every answer is COMPLETED", not series.errors, series.errors[:2])
+    cpu = 100 * series.client_cpu_seconds / series.seconds
+    report.figure("CPU of the client, of one core", cpu, "%")
+    bound = None if kept_ms is None else FACTOR * kept_ms + ALLOWANCE_MS
+    report.figure(f"2 x {MIB} MiB in, {MIB} MiB out, p50", series.quantile(0.5), "ms", below=bound)
+    report.figure(f"2 x {MIB} MiB in, {MIB} MiB out, max", series.quantile(1), "ms")
+
+
+def _keeping_ms(bench: Bench, report: Report) -> float | None:
+    """The yardstick; without store_bench a plain file stands beside the figure, which is not judged then."""
+    if bench.store_bench is None:
+        ms = quantile([_write_file_ms(bench.work / "yardstick") for _ in range(ROUNDS)], 0.5)
+        report.figure(f"a file of {MIB} MiB, written and synced, p50", ms, "ms")
+        report.note("the figures below are not judged: give --store-bench")
+        return None
+    directory = bench.work / "store-bench"
+    command = [str(bench.store_bench), str(directory), "content", str(MIB), str(ROUNDS)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=40, check=True)
+    document = json.loads(done.stdout.splitlines()[-1])  # RocksDB may have had something to say before
+    report.attach("store_bench", document)
+    report.figure(f"RocksDB keeping {MIB} MiB, synced, p50", document["p50_ms"], "ms")
+    return float(document["p50_ms"])
+
+
+def _write_file_ms(path: Path) -> float:
+    content = os.urandom(MIB << 20)
+    begin = time.perf_counter()
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fdatasync(file.fileno())
+    elapsed_ms = (time.perf_counter() - begin) * 1e3
+    path.unlink()
+    return elapsed_ms

@@ -1,0 +1,2 @@
+def subtract(x, y):
+    return x - y

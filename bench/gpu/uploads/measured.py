@@ -1,0 +1,131 @@
+"""Ten kernels from 2 us to 10 ms, timed by kcoral.builtins.benchmark.
+
+The same file runs as a program of the service and in the plain process that it is compared with (plain.py).
+"""
+
+import ctypes
+import os
+import time
+
+# Beside the program, so that what was compiled once can be uploaded.
+os.environ["TRITON_CACHE_DIR"] = os.path.join(os.getcwd(), "triton")
+
+import torch
+import triton
+import triton.language as tl
+from driver import Kernels
+from kcoral.builtins import benchmark
+
+
+@triton.jit
+def scale_and_add(x, y, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offsets < n
+    tl.store(y + offsets, 2.0 * tl.load(x + offsets, mask=mask) + 1.0, mask=mask)
+
+
+def _float32(*shape):
+    return torch.randn(*shape, device="cuda")
+
+
+def _copy(n):
+    x, y = _float32(n), _float32(n)
+    return lambda: y.copy_(x)
+
+
+def _add(n):
+    x, y = _float32(n), _float32(n)
+    return lambda: torch.add(x, 1.0, out=y)
+
+
+def _softmax(rows, columns):
+    x, y = _float32(rows, columns), _float32(rows, columns)
+    return lambda: torch.softmax(x, 1, out=y)
+
+
+def _product(n, dtype, tf32=False):
+    a, b = _float32(n, n).to(dtype), _float32(n, n).to(dtype)
+    out = torch.empty_like(a)
+
+    def product():
+        torch.backends.cuda.matmul.allow_tf32 = tf32
+        torch.mm(a, b, out=out)
+
+    return product
+
+
+def _several_kernels(rows, width):
+    x, weight = _float32(rows, width).bfloat16(), _float32(width, width).bfloat16()
+
+    def block():
+        y = torch.nn.functional.layer_norm(x, (width,))
+        return x + torch.nn.functional.gelu(y @ weight)
+
+    return block
+
+
+def _triton(n):
+    x, y = _float32(n), _float32(n)
+    grid = (triton.cdiv(n, 1024),)
+    return lambda: scale_and_add[grid](x, y, n, BLOCK=1024, num_warps=4)
+
+
+def _cuda_c(n, cubin):
+    x, y = _float32(n), _float32(n)
+    types = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_float, ctypes.c_longlong)
+    launch = Kernels(cubin).launcher("saxpy", *types)
+    return lambda: launch((n + 255) // 256, 256, y.data_ptr(), x.data_ptr(), 0.5, n)
+
+
+SHORT = {"warmup": 20, "repeat": 150}
+LONG = {"warmup": 3, "repeat": 10}
+
+
+def kernels(cubin):
+    """By name: what is timed, and how often."""
+    return {
+        "copy 4 KiB": (_copy(1 << 10), SHORT),
+        "add 1 MiB": (_add(1 << 18), SHORT),
+        "softmax 4096x4096": (_softmax(4096, 4096), SHORT),
+        "several kernels": (_several_kernels(8192, 1024), SHORT),
+        "Triton 64 MiB": (_triton(1 << 24), SHORT),
+        "copy 256 MiB": (_copy(1 << 26), SHORT),
+        "CUDA C 256 MiB": (_cuda_c(1 << 26, cubin), SHORT),
+        "GEMM 4096 bf16": (_product(4096, torch.bfloat16), SHORT),
+        "GEMM 4096 tf32": (_product(4096, torch.float32, tf32=True), SHORT),
+        "GEMM 6144 f32": (_product(6144, torch.float32), LONG),
+    }
+
+
+def compile_once(cubin):
+    """Leaves what Triton compiles in the working directory."""
+    _triton(1 << 20)()
+    torch.cuda.synchronize()
+    return "triton"
+
+
+def measure(cubin, rounds, samples):
+    """For each kernel the medians of `rounds` benchmarks, and `samples` benchmarks of a single call; milliseconds."""
+    torch.manual_seed(0)
+    timed = kernels(cubin)
+    _warm_up(timed["GEMM 4096 bf16"][0])
+    found = {name: {"medians": [], "samples": [], "stable": True, "environments": []} for name in timed}
+    for _ in range(rounds):
+        for name, (fn, config) in timed.items():
+            report = benchmark(fn, config)
+            found[name]["medians"].append(report["latency_ms_median"])
+            found[name]["stable"] &= report["activities_stable"]
+            found[name]["environments"].append(report.get("environment"))
+    for name, (fn, _) in timed.items():
+        for _ in range(samples):
+            found[name]["samples"].append(benchmark(fn, {"warmup": 1, "repeat": 1})["latency_ms_median"])
+    return found
+
+
+def _warm_up(fn):
+    """Until the clocks are up."""
+    begin = time.monotonic()
+    while time.monotonic() - begin < 0.15:
+        for _ in range(20):
+            fn()
+        torch.cuda.synchronize()
