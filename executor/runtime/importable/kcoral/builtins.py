@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from typing import Any, Callable, Mapping, Optional
 
+from kcoral._timing import MeasurementUnavailable, measure
+
 __all__ = ["CompileFailed", "CudaFunction", "Unavailable", "benchmark", "compile_tirx"]
 
 _DURATIONS = ("warmup_ms", "repeat_ms")
 _COUNTS = ("warmup", "repeat")
+_COUNT_MAX = 1_000_000
 
 
 class Unavailable(RuntimeError):
@@ -51,9 +54,14 @@ def benchmark(fn: Callable[..., Any], *args: Any) -> dict[str, Any]:
     """
     if not callable(fn):
         raise TypeError("benchmark: fn is not callable: it is of type " + type(fn).__name__)
+    config: dict[str, Any] = {}
     if args and isinstance(args[-1], dict):
-        _check_config(args[-1])
-    raise Unavailable("kcoral.builtins.benchmark times GPU activity, and this server has no GPU: it needs a GPU server")
+        *args, config = args  # type: ignore[assignment]
+        _check_config(config)
+    try:
+        return measure(fn, args, config)
+    except MeasurementUnavailable as missing:
+        raise Unavailable(str(missing)) from None
 
 
 def _check_config(config: Mapping[Any, Any]) -> None:
@@ -63,8 +71,9 @@ def _check_config(config: Mapping[Any, Any]) -> None:
             if not number or not 0 <= value < float("inf"):
                 raise ValueError("benchmark: %s must be a number of milliseconds, not %r" % (key, value))
         elif key in _COUNTS:
-            if not number or not isinstance(value, int) or value < (1 if key == "repeat" else 0):
-                raise ValueError("benchmark: %s must be a count, not %r" % (key, value))
+            least = 1 if key == "repeat" else 0
+            if not number or not isinstance(value, int) or not least <= value <= _COUNT_MAX:
+                raise ValueError("benchmark: %s must be a count from %d to %d, not %r" % (key, least, _COUNT_MAX, value))
         elif key == "flush_l2":
             if not isinstance(value, bool):
                 raise ValueError("benchmark: flush_l2 must be True or False, not %r" % (value,))

@@ -1,0 +1,72 @@
+// A GPU that is not there: libcuda.so.1, libcupti.so.13 and libnvidia-ml.so.1 with as much in them as
+// libkcoral_timing.so asks for, so that timing and guard can be tested on machines without one.
+//
+// A test lets the loader find them (their directory in LD_LIBRARY_PATH, or loading them by path first), launches work
+// with the functions below, and sees through `fake_gpu_state` what is left behind. Time is simulated: every call of the
+// host takes 1 us, and work on a stream begins when the work before it there has ended.
+//
+// Faults that they can play, each an environment variable FAKE_GPU_<NAME> that is looked at when it matters:
+//
+//   INIT_ERROR=n        cuInit fails with the error n (100: there is no device)
+//   MEMORY_BYTES=n      the device has no more memory than this
+//   MEMSET_ERROR=n      placing a mark fails
+//   SYNCHRONIZE_ERROR=n waiting for the GPU fails, as after a kernel that went wrong
+//   SUBSCRIBER=name     another CUPTI client has subscribed, and calls itself so
+//   SUBSCRIBE_ERROR=n   cuptiSubscribe fails otherwise
+//   REGISTER_ERROR=n    CUPTI does not take the functions for buffers
+//   ENABLE_ERROR=n      the last of the kinds cannot be enabled
+//   FLUSH_ERROR=n       records cannot be flushed
+//   DROPPED=n           every nth record is dropped, and counted
+//   LOST=n              every nth record is lost without a word
+//   TWICE=n             every nth record comes twice
+//   UNTIMED=n           every nth record has no times
+//   UNREADABLE=1        buffers hold something that is no record
+//   SHUFFLED=seed       records come in any order
+//   LATE=n              the first n flushes of a series bring nothing
+//   FOREIGN=1           records of kinds that nobody asked for, and of calls before all others, come too
+//   NVML_ERROR=n        NVML cannot be initialised
+//
+// The libraries for CUPTI 12 in the directory `old` lack cuptiActivityFlushAll.
+// Thread-safe: one lock over all.
+#pragma once
+
+#include <cstdint>
+
+extern "C" {
+
+/// A kernel on a stream: 0 is the legacy default stream, others wait for nothing but themselves.
+void fake_gpu_launch(const char* name, int grid, uint64_t duration_ns, uint64_t stream);
+/// As `count` kernels of one graph: they have one correlation id.
+void fake_gpu_launch_graph(const char* name, int count, uint64_t duration_ns, uint64_t stream);
+void fake_gpu_copy(uint64_t bytes, uint64_t duration_ns, uint64_t stream);
+void fake_gpu_copy_peer(uint64_t bytes, uint64_t duration_ns, uint64_t stream);
+void fake_gpu_memset(uint32_t value, uint64_t bytes, uint64_t duration_ns, uint64_t stream);
+/// A call of the runtime's or the driver's that launches nothing.
+void fake_gpu_call(const char* name, int is_runtime);
+/// What fully initialises the fake, as a program that uses CUDA: cuInit and a current primary context.
+void fake_gpu_use();
+
+/// By name: "memory_bytes", "contexts" (references to the primary one), "current" (whether one is), "initialised",
+/// "synchronisations", "marks"; of CUPTI "subscribers", "kinds", "domains", "buffers" (that it holds), "registered".
+int64_t fake_gpu_state(const char* name);
+
+// --- Between the libraries ---
+
+/// What happens on the device or at an API call.
+struct fake_gpu_event {
+  int kind;  // an activity kind, or 0 for a call
+  const char* name;
+  int is_runtime;
+  int grid;
+  uint32_t value;
+  uint64_t bytes;
+  uint64_t start, end;
+  uint32_t correlation_id;
+};
+void fake_gpu_observe(void (*observer)(const fake_gpu_event* event));
+/// CUPTI's part of fake_gpu_state; -1 for a name that it does not know.
+int64_t fake_cupti_state(const char* name);
+}
+
+/// The value of a fault, 0 if it is not played.
+int64_t fake_gpu_fault(const char* name);
