@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <thread>
 #include <utility>
 
 #include "base/event_loop.h"
@@ -48,6 +49,8 @@ UniqueFd block_signals() {
   return UniqueFd(::signalfd(-1, &stop, SFD_CLOEXEC | SFD_NONBLOCK));
 }
 
+constexpr auto kDevicePause = std::chrono::milliseconds(50);
+
 /// "GPU 0, NVIDIA H200 (sm_90a) · "; nothing on a CPU server.
 std::string describe_devices(const std::vector<devices::Device>& devices) {
   if (devices.empty()) return "";
@@ -72,6 +75,7 @@ class Server {
   Status check_exposed_paths(const std::string& data_dir) const;
   void close();
   Status choose_devices();
+  Status wait_for_device(int id) const;
   Status check_device(const devices::Device& device) const;
   std::vector<std::unique_ptr<executor::Executor>> make_executors();
   executor::ExecutorConfig executor_config(size_t slot, uid_t uid) const;
@@ -210,15 +214,26 @@ Status Server::check_device(const devices::Device& device) const {
   if (!std::filesystem::exists(device.node, error)) {
     return fail(ErrorKind::kEnvironment, "GPU {}: {} is missing", device.id, device.node);
   }
-  auto state = all_devices_->look(device.id);
-  if (!state) return fail(state.error());
-  if (!state->processes.empty()) {
-    return fail(ErrorKind::kEnvironment,
-                "GPU {} is in use by process {}: kcoral needs its GPUs for itself; end that process, or choose others "
-                "with --gpus",
-                device.id, state->processes.front().pid);
+  return wait_for_device(device.id);
+}
+
+/// The contexts of an earlier server take a moment to end after it.
+Status Server::wait_for_device(int id) const {
+  const SteadyTime end = clock_.now() + limits::kKillWait;
+  for (bool said = false;; std::this_thread::sleep_for(kDevicePause)) {
+    auto state = all_devices_->look(id);
+    if (!state) return fail(state.error());
+    if (state->processes.empty()) return {};
+    const pid_t pid = state->processes.front().pid;
+    if (clock_.now() >= end) {
+      return fail(
+          ErrorKind::kEnvironment,
+          "GPU {} is in use by process {}: kcoral needs its GPUs for itself; end that process, or choose others "
+          "with --gpus",
+          id, pid);
+    }
+    if (!std::exchange(said, true)) spdlog::info("waiting for process {} to leave GPU {}", pid, id);
   }
-  return {};
 }
 
 std::vector<int> Server::device_ids() const {

@@ -52,6 +52,7 @@ from os import (
     mkdir,
     pread,
     putenv,
+    readlink,
     rmdir,
     scandir,
     unlink,
@@ -59,6 +60,7 @@ from os import (
 from os import close as close_fd
 from os import open as open_fd
 from resource import getrlimit
+from stat import S_ISCHR
 from time import sleep, tzset
 from typing import Any, Optional
 
@@ -131,6 +133,7 @@ class FirstState:
         self._sizes_tell = self._directories[places.private][_SIZE] > self._directories[self._own[0]][_SIZE]
         self._signals = _signals_of(_status())
         self._last_pid = _last_pid()
+        self._threads = frozenset(listdir("/proc/self/task"))  # more than one where the CUDA driver has its own
         self._descriptors = _descriptors()
         self._limits = _limits()
         self._priority: Optional[int] = None
@@ -173,11 +176,11 @@ class FirstState:
         self._last_pid = last_pid
         # A thread that was joined ends a moment later.
         for _ in range(_ENDING_WAITS):
-            is_alone = len(listdir("/proc/self/task")) == 1
-            if is_alone:
+            has_left_threads = not self._threads.issuperset(listdir("/proc/self/task"))
+            if not has_left_threads:
                 break
             sleep(_ENDING_PAUSE_SECONDS)
-        if not is_alone:
+        if has_left_threads:
             raise Unfit("a thread was left behind")
         processes = [name for name in listdir("/proc") if name.isdigit()]
         if len(processes) > 2:  # kcoral-init and this one
@@ -329,11 +332,13 @@ class FirstState:
 
 
 def _descriptors() -> dict[str, tuple[int, int]]:
-    """The open ones and what they are of, the one that lists them aside."""
+    """The open ones and what they are of, the one that lists them aside, and those of the CUDA driver."""
     found = {}
     for name in listdir("/proc/self/fd"):
         try:
             facts = fstat(int(name))
+            if S_ISCHR(facts.st_mode) and readlink("/proc/self/fd/" + name).startswith("/dev/nvidia"):
+                continue
             found[name] = (facts.st_dev, facts.st_ino)
         except OSError:
             pass

@@ -42,12 +42,16 @@ def run(
     it yet. `reuse`: it may be given more than one, each of which may hold `memory_bytes_max` (0 for any amount).
 
     Called in a fork, whose caller ends it should this raise."""
+
+    def look() -> FirstState:
+        return FirstState(places, channel.fd, memory_bytes_max)
+
     try:
         if ahead:
             lower_priority()
         namespaces.enter_program()
         channel = Channel(become_fresh(fds[0], fds[1], fds[2], places))
-        first = FirstState(places, channel.fd, memory_bytes_max) if reuse else None
+        first = look() if reuse else None
         boundary = Boundary(streams.flush)
     except BaseException as error:
         message = message_of(error) if type(error) is Refused else name_of(error) + ": " + message_of(error)
@@ -56,7 +60,9 @@ def run(
     try:
         while True:
             channel.send_text(b'{"type":"ready"}')
-            frame = _wait_for_program(channel)
+            frame, has_new_context = _wait_for_program(channel)
+            if has_new_context and reuse:
+                first = look()  # the driver has threads and descriptors of its own now
             if first is not None:
                 first.note_priority()
             instructions, blobs = _receive_program(channel, frame)
@@ -84,17 +90,19 @@ def run(
         end_process(_FAILED)
 
 
-def _wait_for_program(channel: Channel) -> Frame:
-    """Meanwhile the executor has the CUDA context made, on a GPU server."""
+def _wait_for_program(channel: Channel) -> tuple[Frame, bool]:
+    """Meanwhile the executor has the CUDA context made, on a GPU server: whether that happened comes with the frame."""
+    has_new_context = False
     while True:
         frame = channel.receive_or_exit()
         if frame.type == "program":
-            return frame
+            return frame, has_new_context
         frame.close()
         if frame.type == "initialise":
             _prepare_cuda(channel, Driver.initialise, b'{"type":"initialised"}')
         elif frame.type == "make_context":
             _prepare_cuda(channel, Driver.make_context, b'{"type":"context_made"}')
+            has_new_context = True
 
 
 def _prepare_cuda(channel: Channel, step: Callable[[Driver], None], done: bytes) -> None:

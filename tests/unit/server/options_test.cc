@@ -12,6 +12,7 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Optional;
 
 class OptionsTest : public testing::Test {
  protected:
@@ -49,7 +50,7 @@ TEST_F(OptionsTest, AFlagWinsOverItsVariableThatOverTheFileAndTheFileOverTheDefa
   EXPECT_EQ(command.server.port, 1);
   EXPECT_EQ(command.server.host, "variable");
   EXPECT_EQ(command.server.slots, 3u);
-  EXPECT_THAT(command.server.preload, ElementsAre("numpy", "json"));
+  EXPECT_THAT(command.server.preload, Optional(ElementsAre("numpy", "json")));
   EXPECT_EQ(command.server.log_level, "info");
 }
 
@@ -73,7 +74,7 @@ TEST_F(OptionsTest, WhatIsPrintedSaysWhereItCameFromAndIsAFileOfThat) {
   EXPECT_EQ(again.server.host, "0.0.0.0");
   EXPECT_EQ(again.server.port, 2);
   EXPECT_EQ(again.server.slots, 3u);
-  EXPECT_THAT(again.server.preload, ElementsAre("numpy", "json"));
+  EXPECT_THAT(again.server.preload, Optional(ElementsAre("numpy", "json")));
   EXPECT_EQ(again.server.environment, (std::map<std::string, std::string>{{"A", "1"}, {"B", "x y"}}));
   EXPECT_EQ(again.server.timeout_seconds_max, 7.5);
   EXPECT_EQ(again.server.data_dir, printed.server.data_dir);
@@ -136,9 +137,10 @@ TEST_F(OptionsTest, AnyTextSurvivesBeingPrintedAndReadAgain) {
 }
 
 TEST_F(OptionsTest, ListsMayBeEmptyAndSpanLines) {
-  EXPECT_THAT(parse({"--config", config("preload = []\n")}).server.preload, testing::IsEmpty());
+  EXPECT_THAT(parse({"--config", config("preload = []\n")}).server.preload, testing::Eq(std::nullopt));
+  EXPECT_THAT(parse({"--preload", ""}).server.preload, Optional(testing::IsEmpty()));
   EXPECT_THAT(parse({"--config", config("preload = [\n  'numpy',  # first\n  'json',\n]\n")}).server.preload,
-              ElementsAre("numpy", "json"));
+              Optional(ElementsAre("numpy", "json")));
 }
 
 TEST_F(OptionsTest, WhatTheServerManagesCannotBeSet) {
