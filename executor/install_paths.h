@@ -1,7 +1,7 @@
 // Where our own files lie: beside the programs, so that a build tree and an installation both work and can be moved.
 //
 //   PREFIX/bin/kcoral, kcoral-executor
-//   PREFIX/lib/kcoral/kcoral-init, libkcoral_sandbox.so, python/...
+//   PREFIX/lib/kcoral/kcoral-init, libkcoral_sandbox.so, libkcoral_timing.so, python/...
 //   PREFIX/lib/kcoral/bwrap, in an installation that carries bubblewrap
 #pragma once
 
@@ -15,6 +15,7 @@ struct InstallPaths {
   std::string executor;          // kcoral-executor
   std::string init;              // kcoral-init
   std::string sandbox_library;   // libkcoral_sandbox.so
+  std::string timing_library;    // libkcoral_timing.so
   std::string python_directory;  // the zygote, the runtime and what a program may import of ours
   std::string bubblewrap;        // empty where none is carried: the system's is used
 };

@@ -98,10 +98,12 @@ inline constexpr size_t kFrameMessageBytesMax = 8 * kKiB;  // six bytes each as 
 // Text and data of everything that one program returns, before the answer's own limit applies. One value alone may use
 // it up, so the runtime refuses a value beyond it before it is sent.
 inline constexpr uint64_t kReturnedBytesMax = 1024 * kMiB;
-inline constexpr size_t kPartsMax = 65536;                // files of all returned folders together
-inline constexpr uint64_t kErrorDocumentBytesMax = kMiB;  // its message and traceback are cut when they are rendered
-inline constexpr size_t kShownBytesMax = 4 * kKiB;        // of what a process said, in a message or a log line
-inline constexpr size_t kCapturedBytesMax = kMiB;         // of each stream of a program that is asked something
+inline constexpr size_t kPartsMax = 65536;                 // files of all returned folders together
+inline constexpr uint64_t kErrorDocumentBytesMax = kMiB;   // its message and traceback are cut when they are rendered
+inline constexpr size_t kCudaCallBytesMax = 256;           // of a gpu_access error: the function's name
+inline constexpr size_t kCudaLocationBytesMax = 4 * kKiB;  // and where it was called, whose path is the program's
+inline constexpr size_t kShownBytesMax = 4 * kKiB;         // of what a process said, in a message or a log line
+inline constexpr size_t kCapturedBytesMax = kMiB;          // of each stream of a program that is asked something
 
 // --- content ---
 inline constexpr size_t kChunkBytes = kMiB;                      // of blobs and artifacts in RocksDB (ARCHITECTURE.md)

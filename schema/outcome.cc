@@ -40,12 +40,20 @@ std::string cut_message(const std::string& message) {
   return std::string(utf8_prefix(message, limits::kErrorMessageBytesMax - note.size())) + note;
 }
 
+std::string render_gpu_access(const GpuAccess& access) {
+  return fmt::format(R"(,"cuda_call":{},"location":{},"interfered_request_id":{})", json_text(access.cuda_call),
+                     json_text(access.location),
+                     access.interfered_request_id ? json_text(*access.interfered_request_id) : "null");
+}
+
 std::string render_error(const InstructionError& error) {
+  KCORAL_CHECK((error.kind == InstructionErrorKind::kGpuAccess) == error.gpu_access.has_value());
   return fmt::format(
-      R"({{"kind":"{}","message":{},"instruction_index":{},"instruction_op":{},"instruction_id":{},"traceback":{}}})",
+      R"({{"kind":"{}","message":{},"instruction_index":{},"instruction_op":{},"instruction_id":{},"traceback":{}{}}})",
       wire_name(error.kind), json_quote(cut_message(utf8_with_replacement(error.message))), error.instruction_index,
       json_text(error.instruction_op), error.instruction_id ? json_text(*error.instruction_id) : "null",
-      json_quote(utf8_suffix(utf8_with_replacement(error.traceback), limits::kTracebackBytesMax)));
+      json_quote(utf8_suffix(utf8_with_replacement(error.traceback), limits::kTracebackBytesMax)),
+      error.gpu_access ? render_gpu_access(*error.gpu_access) : "");
 }
 
 std::string part_head(std::string_view boundary, std::string_view name, std::string_view content_type) {

@@ -32,6 +32,13 @@ enum class InstructionErrorKind {
 std::string_view wire_name(InstructionErrorKind kind);
 std::optional<InstructionErrorKind> instruction_error_kind_from(std::string_view wire_name);
 
+/// What an error of the kind gpu_access says besides.
+struct GpuAccess {
+  std::string cuda_call;                             // the first one that was seen
+  std::string location;                              // "file:line", or what else is known
+  std::optional<std::string> interfered_request_id;  // whose GPU it was at that time
+};
+
 struct InstructionError {
   InstructionErrorKind kind = InstructionErrorKind::kEngine;
   std::string message;  // UTF-8; cut to limits::kErrorMessageBytesMax
@@ -39,6 +46,7 @@ struct InstructionError {
   std::string instruction_op;
   std::optional<std::string> instruction_id;  // not for a return
   std::string traceback;                      // UTF-8; the last limits::kTracebackBytesMax bytes
+  std::optional<GpuAccess> gpu_access = {};   // exactly when the kind is kGpuAccess
 };
 
 struct ReturnedValue {

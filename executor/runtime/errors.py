@@ -47,12 +47,19 @@ _Group: Any = getattr(sys.modules["builtins"], "BaseExceptionGroup", None)  # fr
 class InstructionFailed(Exception):
     """Ends the program with an error of one of the contract's kinds."""
 
-    def __init__(self, kind: str, message: str, cause: Optional[BaseException] = None) -> None:
-        """`cause`: the program's exception that the traceback shows."""
+    def __init__(
+        self,
+        kind: str,
+        message: str,
+        cause: Optional[BaseException] = None,
+        details: Optional[dict[str, str]] = None,
+    ) -> None:
+        """`cause`: the program's exception that the traceback shows. `details`: further members of the document."""
         super().__init__(kind, message)
         self.kind = kind
         self.message = message
         self.cause = cause
+        self.details = details
 
 
 def name_of(exception: BaseException) -> str:
@@ -259,13 +266,16 @@ def _notes_text(exception: BaseException) -> str:
         return ""
 
 
-def error_fields(kind: str, message: str, cause: Optional[BaseException]) -> dict[str, Any]:
+def error_fields(
+    kind: str, message: str, cause: Optional[BaseException], details: Optional[dict[str, str]] = None
+) -> dict[str, Any]:
     """The members of an error document, valid text within its bounds."""
     traceback = "" if cause is None else traceback_of(cause)
     return {
         "kind": kind,
         "message": _cut(message, MESSAGE_BYTES_MAX, lambda encoded, limit: encoded[:limit]),
         "traceback": _cut(traceback, TRACEBACK_BYTES_MAX, lambda encoded, limit: encoded[-limit:]),
+        **(details or {}),
     }
 
 

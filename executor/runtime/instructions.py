@@ -27,7 +27,9 @@ from libraries import Libraries
 from memory import Blob, sealed_copy
 from modules import PythonModules, call_failed
 from namespaces import Places
+from timing import Violation, guard
 from values import Unencodable, ValueDocument, ValueEncoder
+
 
 class Handle:
     """What an instruction made."""
@@ -51,6 +53,9 @@ class Execution:
         self._boundary = boundary
         self._blobs = blobs
         self._lease = Lease(channel, needs_lease)
+        # Where there is no GPU there is nothing to guard.
+        self._guard = guard if needs_lease else None
+        self._own_directories = (places.modules, places.work)
         self._directory = WorkingDirectory(places.work)
         self._modules = PythonModules(places.modules, boundary)
         self._libraries = Libraries(places.libraries, boundary)
@@ -81,7 +86,7 @@ class Execution:
 
     def _fail(self, raised: BaseException) -> None:
         if type(raised) is InstructionFailed:
-            fields = error_fields(raised.kind, raised.message, raised.cause)
+            fields = error_fields(raised.kind, raised.message, raised.cause, raised.details)
         else:
             fields = error_fields(
                 "engine", "the runtime failed: " + name_of(raised) + ": " + message_of(raised), raised
@@ -171,14 +176,27 @@ class Execution:
             message = "the handle %s is not callable: it is of type %s" % (quote(id), _type_name(type(function.value)))
             raise InstructionFailed("runtime", message)
         arguments = [self._argument(each) for each in instruction.get("args", ())]
+        violation: Optional[Violation] = None
         if function.cpu_only:
             self._give_lease_back()
+            value, raised, violation = self._call_guarded(function.value, arguments)
         else:
             self._lease.acquire(self._index)
-        value, raised = self._boundary.call(function.value, *arguments)
+            value, raised = self._boundary.call(function.value, *arguments)
+        if violation is not None:
+            raise _gpu_access(violation, raised)
         if raised is not None:
             raise call_failed(raised)
         return Handle(value, "value")
+
+    def _call_guarded(
+        self, function: Any, arguments: list[Any]
+    ) -> tuple[Any, Optional[BaseException], Optional[Violation]]:
+        if self._guard is None:
+            return (*self._boundary.call(function, *arguments), None)
+        self._guard.begin(self._own_directories)
+        value, raised = self._boundary.call(function, *arguments)
+        return value, raised, self._guard.end()
 
     def _argument(self, argument: Any) -> Any:
         id = _reference(argument)
@@ -249,6 +267,15 @@ def finish_gpu_work() -> None:
         driver.synchronise()
     except CudaError as error:
         raise InstructionFailed("runtime", message_of(error), error) from None
+
+
+def _gpu_access(violation: Violation, raised: Optional[BaseException]) -> InstructionFailed:
+    """Also where the function raised: more often than not because of that very call, which is what it must not do."""
+    message = "the function was selected with cpu_only and called CUDA: %s at %s" % (violation.call, violation.location)
+    if violation.count > 1:
+        message += ", the first of %d calls" % violation.count
+    details = {"cuda_call": violation.call, "location": violation.location}
+    return InstructionFailed("gpu_access", message, raised, details)
 
 
 def count_uses(instructions: list[dict[str, Any]], blobs: dict[str, Blob]) -> None:

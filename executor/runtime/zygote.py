@@ -8,7 +8,7 @@ then forks a fresh runtime for each program. In reading order:
     startup.py       configuration, preloads (preload.py), readiness
     serving.py       forks runtimes (namespaces.py), reports their ends
     runtime.py       a fork becomes a fresh script (environment.py) and takes one program, or more (reuse.py)
-    instructions.py  upload, get_function, run, return (modules.py, libraries.py, lease.py)
+    instructions.py  upload, get_function, run, return (modules.py, libraries.py, lease.py, timing.py)
     boundary.py      the crossing between our code and the program's
     values.py        what is returned (arrays.py, files.py, memory.py)
     gpu_arrays.py    tensors of a GPU server, in and out (cuda.py, dlpack.py)

@@ -222,6 +222,7 @@ Result<std::vector<SlotFile>> load_slot_files(const InstallPaths& paths) {
   };
   if (auto loaded = load(paths.init, kInitInside, true); !loaded) return fail(loaded.error());
   if (auto loaded = load(paths.sandbox_library, kSandboxLibraryInside, true); !loaded) return fail(loaded.error());
+  if (auto loaded = load(paths.timing_library, kTimingLibraryInside, true); !loaded) return fail(loaded.error());
 
   std::error_code error;
   std::vector<fs::path> sources;

@@ -27,6 +27,7 @@ namespace kcoral::executor {
 // Where things lie inside; the zygote and the runtime know these names too.
 inline constexpr const char* kInitInside = "/kcoral/init";
 inline constexpr const char* kSandboxLibraryInside = "/kcoral/libkcoral_sandbox.so";
+inline constexpr const char* kTimingLibraryInside = "/kcoral/libkcoral_timing.so";
 inline constexpr const char* kPythonDirectoryInside = "/kcoral/python";
 inline constexpr const char* kHomeInside = "/run/kcoral/home";
 

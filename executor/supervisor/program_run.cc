@@ -325,6 +325,9 @@ void ProgramRun::fail_run(InstructionErrorKind kind, std::string message) {
 void ProgramRun::answer() {
   Verdict verdict;
   verdict.error = conversation_.error();
+  if (verdict.error && verdict.error->gpu_access && device_holder_) {
+    verdict.error->gpu_access->interfered_request_id = device_holder_->str();
+  }
   verdict.ending = verdict.error ? Outcome::Ending::kFailed : Outcome::Ending::kCompleted;
   verdict_ = std::move(verdict);
   // Complete at this moment: whatever the program left running neither delays nor changes it.

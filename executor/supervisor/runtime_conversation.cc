@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "executor/frame_fields.h"
@@ -93,6 +94,54 @@ Result<uint64_t> index_of(const Frame& frame) {
   if (index) return index;
   return fail(index.error().kind, "the runtime sent a malformed {}: {}", schema::quote_short(frame.type()),
               index.error().message);
+}
+
+struct ErrorDocument {
+  InstructionErrorKind kind = InstructionErrorKind::kEngine;
+  std::string message;
+  std::string traceback;
+  std::optional<schema::GpuAccess> gpu_access;
+};
+
+/// Those of its members that only gpu_access has.
+Result<std::optional<schema::GpuAccess>> gpu_access_of(InstructionErrorKind kind,
+                                                       std::map<std::string, std::string>& members) {
+  const bool is_complete = members.contains("cuda_call") && members.contains("location");
+  if (kind != InstructionErrorKind::kGpuAccess) {
+    if (!members.contains("cuda_call") && !members.contains("location")) return std::optional<schema::GpuAccess>();
+    return fail(ErrorKind::kEngine, "it is of the kind {}, and says where CUDA was called", schema::wire_name(kind));
+  }
+  if (!is_complete) return fail(ErrorKind::kEngine, "a gpu_access error says what was called, and where");
+  schema::GpuAccess access{std::move(members["cuda_call"]), std::move(members["location"]), std::nullopt};
+  if (access.cuda_call.empty() || access.cuda_call.size() > limits::kCudaCallBytesMax ||
+      access.location.size() > limits::kCudaLocationBytesMax) {
+    return fail(ErrorKind::kEngine, "a CUDA call of {} bytes at a location of {}", access.cuda_call.size(),
+                access.location.size());
+  }
+  return std::optional(std::move(access));
+}
+
+/// `{"kind", "message", "traceback"}`, for gpu_access with `"cuda_call"` and `"location"`.
+Result<ErrorDocument> parse_error_document(std::string_view text) {
+  std::map<std::string, std::string> members;
+  JsonReader reader(text, /*depth_max=*/2);
+  auto read = reader.read_object([&](const std::string& key) -> Status {
+    constexpr std::string_view kKnown[] = {"kind", "message", "traceback", "cuda_call", "location"};
+    auto value = reader.read_string();
+    if (!value) return fail(value.error());
+    if (std::find(std::begin(kKnown), std::end(kKnown), key) == std::end(kKnown)) {
+      return fail(ErrorKind::kEngine, "it has no member {}", schema::quote_short(key));
+    }
+    members[key] = std::move(*value);
+    return {};
+  });
+  if (read) read = reader.expect_end();
+  if (!read) return fail(read.error());
+  const auto kind = schema::instruction_error_kind_from(members["kind"]);
+  if (!kind) return fail(ErrorKind::kEngine, "it is of the unknown kind {}", schema::quote_short(members["kind"]));
+  auto gpu_access = gpu_access_of(*kind, members);
+  if (!gpu_access) return fail(gpu_access.error());
+  return ErrorDocument{*kind, std::move(members["message"]), std::move(members["traceback"]), std::move(*gpu_access)};
 }
 
 /// The type that a wire value begins with: schema::wire_value writes `{"type":"NAME"` first.
@@ -247,30 +296,11 @@ Status RuntimeConversation::take_failed(Frame frame) {
   auto text = (*memory)->view();
   if (!text) return fail(text.error());
 
-  std::string kind_name, message, traceback;
-  JsonReader reader(*text, /*depth_max=*/2);
-  auto read = reader.read_object([&](const std::string& key) -> Status {
-    auto value = reader.read_string();
-    if (!value) return fail(value.error());
-    if (key == "kind") {
-      kind_name = std::move(*value);
-    } else if (key == "message") {
-      message = std::move(*value);
-    } else if (key == "traceback") {
-      traceback = std::move(*value);
-    } else {
-      return fail(ErrorKind::kEngine, "an error document has no {}", schema::quote_short(key));
-    }
-    return {};
-  });
-  if (read) read = reader.expect_end();
-  if (!read) return fail(ErrorKind::kEngine, "a malformed error document: {}", read.error().message);
-  const auto kind = schema::instruction_error_kind_from(kind_name);
-  if (!kind)
-    return fail(ErrorKind::kEngine, "an error document of the unknown kind {}", schema::quote_short(kind_name));
-
-  fail_here(*kind, std::move(message));
-  error_->traceback = std::move(traceback);
+  auto document = parse_error_document(*text);
+  if (!document) return fail(ErrorKind::kEngine, "a malformed error document: {}", document.error().message);
+  fail_here(document->kind, std::move(document->message));
+  error_->traceback = std::move(document->traceback);
+  error_->gpu_access = std::move(document->gpu_access);
   return {};
 }
 

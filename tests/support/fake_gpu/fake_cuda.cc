@@ -237,6 +237,12 @@ void fake_gpu_use() {
   cuDevicePrimaryCtxRetain(&current, 0);
 }
 
+void fake_gpu_leave() {
+  current = nullptr;
+  context_references = 0;
+  initialised = false;
+}
+
 void fake_gpu_use_other_context() { current = &other_context; }
 
 void fake_gpu_observe(void (*new_observer)(const fake_gpu_event*)) { observer = new_observer; }

@@ -45,6 +45,10 @@ void fake_gpu_memset(uint32_t value, uint64_t bytes, uint64_t duration_ns, uint6
 void fake_gpu_call(const char* name, int is_runtime);
 /// What fully initialises the fake, as a program that uses CUDA: cuInit and a current primary context.
 void fake_gpu_use();
+/// As if the measured function had made another context current.
+void fake_gpu_use_other_context();
+/// CUDA is as it was in the beginning: not initialised, no context current.
+void fake_gpu_leave();
 
 /// By name: "memory_bytes", "contexts" (references to the primary one), "current" (whether one is), "initialised",
 /// "synchronisations", "marks"; of CUPTI "subscribers", "kinds", "domains", "buffers" (that it holds), "registered".

@@ -86,6 +86,44 @@ TEST_F(RuntimeConversationTest, FailureNamesItsInstruction) {
   EXPECT_FALSE(take({{"type", "started"}, {"index", 1u}}).has_value());
 }
 
+TEST_F(RuntimeConversationTest, GpuAccessSaysWhatWasCalledAndWhere) {
+  ASSERT_TRUE(take({{"type", "started"}, {"index", 0u}}).has_value());
+  EXPECT_EQ(*take({{"type", "failed"}, {"index", 0u}},
+                  R"({"kind":"gpu_access","message":"m","traceback":"","cuda_call":"cuInit","location":"a.py:3"})"),
+            Meaning::kOver);
+  const schema::InstructionError& error = *conversation.error();
+  EXPECT_EQ(error.kind, schema::InstructionErrorKind::kGpuAccess);
+  ASSERT_TRUE(error.gpu_access.has_value());
+  EXPECT_EQ(error.gpu_access->cuda_call, "cuInit");
+  EXPECT_EQ(error.gpu_access->location, "a.py:3");
+  EXPECT_EQ(error.gpu_access->interfered_request_id, std::nullopt);
+}
+
+TEST_F(RuntimeConversationTest, WhatGpuAccessSaysIsCheckedAndNoOtherKindSaysIt) {
+  const std::string access = R"({"kind":"gpu_access","message":"m","traceback":"")";
+  const std::string call = R"(,"cuda_call":"cuInit")", location = R"(,"location":"a.py:3")";
+  const std::pair<std::string, std::string> cases[] = {
+      {access + "}", "says what was called, and where"},
+      {access + call + "}", "says what was called, and where"},
+      {access + location + "}", "says what was called, and where"},
+      {access + R"(,"cuda_call":"")" + location + "}", "a CUDA call of 0 bytes"},
+      {access + R"(,"cuda_call":")" + std::string(257, 'x') + '"' + location + "}", "a CUDA call of 257 bytes"},
+      {access + call + R"(,"location":")" + std::string(4097, 'x') + "\"}", "at a location of 4097"},
+      {access + call + R"(,"location":null})", "malformed"},
+      {access + call + location + R"(,"interfered_request_id":"x"})", "no member \"interfered_request_id\""},
+      {R"({"kind":"runtime","message":"m","traceback":"")" + call + "}", "of the kind runtime, and says where"},
+      {R"({"kind":"runtime","message":"m","traceback":"")" + location + "}", "of the kind runtime, and says where"},
+  };
+  for (const auto& [document, message] : cases) {
+    RuntimeConversation fresh(program, clock, [](const nlohmann::ordered_json&) {});
+    ASSERT_TRUE(fresh.take(frame_of({{"type", "started"}, {"index", 0u}})).has_value());
+    const auto taken = fresh.take(frame_of({{"type", "failed"}, {"index", 0u}}, document));
+    ASSERT_FALSE(taken.has_value()) << document;
+    EXPECT_EQ(taken.error().kind, ErrorKind::kEngine);
+    EXPECT_NE(taken.error().message.find(message), std::string::npos) << taken.error().message;
+  }
+}
+
 TEST_F(RuntimeConversationTest, WhatComesTooEarlyDoesNotEndTheInstructionThatRuns) {
   ASSERT_TRUE(take({{"type", "started"}, {"index", 0u}}).has_value());
   EXPECT_FALSE(take({{"type", "completed"}}).has_value());

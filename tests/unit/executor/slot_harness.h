@@ -63,6 +63,7 @@ inline std::string install_with_python(const std::filesystem::path& prefix,
   fs::copy_file(built.executor, prefix / "bin/kcoral-executor");
   fs::copy_file(built.init, prefix / "lib/kcoral/kcoral-init");
   fs::copy_file(built.sandbox_library, prefix / "lib/kcoral/libkcoral_sandbox.so");
+  fs::copy_file(built.timing_library, prefix / "lib/kcoral/libkcoral_timing.so");
   for (const auto& [name, text] : python_sources) std::ofstream(prefix / "lib/kcoral/python" / name) << text;
   return prefix / "bin/kcoral-executor";
 }

@@ -100,6 +100,20 @@ TEST(RenderOutcomeTest, AReturnHasNoInstructionId) {
               ElementsAre("kind", "message", "instruction_index", "instruction_op", "instruction_id", "traceback"));
 }
 
+TEST(RenderOutcomeTest, GpuAccessSaysMore) {
+  Outcome outcome = failed_outcome();
+  outcome.error->kind = InstructionErrorKind::kGpuAccess;
+  outcome.error->gpu_access = GpuAccess{"cuInit", "a \"b\".py:3", std::nullopt};
+  EXPECT_THAT(keys_of(error_of(outcome)),
+              ElementsAre("kind", "message", "instruction_index", "instruction_op", "instruction_id", "traceback",
+                          "cuda_call", "location", "interfered_request_id"));
+  EXPECT_EQ(error_of(outcome).at("cuda_call"), "cuInit");
+  EXPECT_EQ(error_of(outcome).at("location"), "a \"b\".py:3");
+  EXPECT_TRUE(error_of(outcome).at("interfered_request_id").is_null());
+  outcome.error->gpu_access->interfered_request_id = "7f0c0f3e-0000-4000-8000-000000000000";
+  EXPECT_EQ(error_of(outcome).at("interfered_request_id"), "7f0c0f3e-0000-4000-8000-000000000000");
+}
+
 TEST(RenderOutcomeTest, OutputThatIsNotUtf8NeverBreaksTheJson) {
   Outcome outcome;
   outcome.ending = Outcome::Ending::kCompleted;
