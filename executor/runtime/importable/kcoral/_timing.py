@@ -124,9 +124,9 @@ def cupti_candidates() -> str:
     candidates = [candidate for candidate in candidates if os.path.exists(candidate)]
     names = ("libcupti.so.13", "libcupti.so.12")
     candidates.extend(names)
-    for toolkit in dict.fromkeys((os.environ.get("CUDA_HOME") or "/usr/local/cuda", "/usr/local/cuda")):
-        for below in ("lib64", "extras/CUPTI/lib64", "lib", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib"):
-            candidates.extend([os.path.join(toolkit, below, name) for name in names])
+    toolkit = os.environ.get("CUDA_HOME") or "/usr/local/cuda"
+    for below in ("lib64", "extras/CUPTI/lib64", "lib", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib"):
+        candidates.extend([os.path.join(toolkit, below, name) for name in names])
     return "\n".join([candidate for candidate in candidates if "\n" not in candidate])
 
 
