@@ -61,8 +61,12 @@ class FakeGpu:
         done = subprocess.run(
             # Without site-packages, whose CUPTI would be a real one.
             [sys.executable, "-S", "-c", head + source],
-            env={"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": libraries or self.libraries, "CUDA_HOME": "/nonexistent"}
-            | environment,
+            env={
+                "PATH": os.environ["PATH"],
+                "LD_LIBRARY_PATH": libraries or self.libraries,
+                "CUDA_HOME": "/nonexistent",
+                **environment,
+            },
             capture_output=True,
             text=True,
             timeout=PROCESS_SECONDS,

@@ -220,7 +220,7 @@ def test_a_measurement_within_a_measurement(fake):
         ({"LOST": "3"}, "Unavailable", "did not report everything"),
         ({"UNTIMED": "1"}, "Unavailable", "could not take the time"),
         ({"SYNCHRONIZE_ERROR": "700"}, "RuntimeError", "CUDA error 700: CUDA_ERROR_ILLEGAL_ADDRESS"),
-        ({"MEMORY_BYTES": "1000000"}, "RuntimeError", "no GPU memory left"),
+        ({"MEMORY_BYTES": "1000000"}, "RuntimeError", "too little GPU memory"),
         ({"INIT_ERROR": "100"}, "Unavailable", "there is no GPU"),
         ({"SUBSCRIBE_ERROR": "35"}, "Unavailable", "INSUFFICIENT_PRIVILEGES"),
         ({"SUBSCRIBER": "Nsight Systems"}, "Unavailable", "ncu or nsys"),
@@ -237,7 +237,9 @@ def test_without_a_driver(fake, tmp_path):
     assert "there is no GPU here" in fake.run(source, libraries=str(tmp_path))
 
 
-@pytest.mark.parametrize("file, message", [(None, "pip install nvidia-cuda-cupti"), ("libcupti.so.12", "version 12 or 13")])
+@pytest.mark.parametrize(
+    "file, message", [(None, "pip install nvidia-cuda-cupti"), ("libcupti.so.12", "version 12 or 13")]
+)
 def test_without_a_cupti_that_serves(fake, tmp_path, file, message):
     shutil.copy(fake.libraries + "/libcuda.so.1", tmp_path)
     found = str(tmp_path / (file or "libcupti.so.13"))
@@ -253,7 +255,8 @@ def test_candidates_are_what_is_installed_then_names_then_the_toolkit(fake, tmp_
         file = tmp_path / "nvidia" / name
         file.parent.mkdir(parents=True)
         file.write_text("")
-    found = fake.run("print(json.dumps(_timing.cupti_candidates().split('\\n')))", path=[tmp_path], CUDA_HOME="/toolkit")
+    source = "print(json.dumps(_timing.cupti_candidates().split('\\n')))"
+    found = fake.run(source, path=[tmp_path], CUDA_HOME="/toolkit")
     assert found[:4] == [
         str(tmp_path / "nvidia/cu13/lib/libcupti.so.13"),
         str(tmp_path / "nvidia/cuda_cupti/lib/libcupti.so.12"),
@@ -344,6 +347,6 @@ def test_what_is_not_callable_is_refused(fake):
 
 
 def test_importing_loads_nothing(fake):
-    source = "maps = open('/proc/self/maps').read()\nprint(json.dumps([name in maps for name in ('libkcoral', 'libcu')]))\n"
-    assert fake.run(source) == [False, False]
+    source = "maps = open('/proc/self/maps').read()\nprint(json.dumps('libkcoral' in maps or 'libcu' in maps))\n"
+    assert fake.run(source) is False
     assert os.path.exists(fake.directory + "/libkcoral_timing.so")
