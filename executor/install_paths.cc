@@ -11,7 +11,7 @@ Result<InstallPaths> find_install_paths(const std::string& executable) {
   const fs::path programs = fs::path(executable).parent_path();
   const fs::path ours = (programs / "../lib/kcoral").lexically_normal();
   InstallPaths paths{programs / "kcoral-executor", ours / "kcoral-init", ours / "libkcoral_sandbox.so",
-                     ours / "libkcoral_timing.so", ours / "python", ""};
+                     ours / "libkcoral_timing.so", ours / "python",      ""};
   for (const std::string& path :
        {paths.executor, paths.init, paths.sandbox_library, paths.timing_library, paths.python_directory}) {
     std::error_code error;

@@ -64,7 +64,8 @@ class Guard:
         self._end(byref(report))
         if report.calls == 0:
             return None
-        return Violation(report.call.decode("utf-8", "replace"), report.location.decode("utf-8", "replace"), report.calls)
+        call, location = [text.decode("utf-8", "replace") for text in (report.call, report.location)]
+        return Violation(call, location, report.calls)
 
 
 def make_guard() -> Optional[Guard]:

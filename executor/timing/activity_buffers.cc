@@ -1,8 +1,7 @@
 #include "executor/timing/activity_buffers.h"
 
-#include <pthread.h>
-
 #include "executor/timing/libraries.h"
+#include "executor/timing/lock.h"
 
 namespace kcoral::timing {
 namespace {
@@ -19,25 +18,17 @@ bool is_open = false;
 Series* target = nullptr;
 FreeBuffer* free_buffers = nullptr;
 
-class Lock {
- public:
-  Lock() { pthread_mutex_lock(&mutex); }
-  ~Lock() { pthread_mutex_unlock(&mutex); }
-  Lock(const Lock&) = delete;
-  Lock& operator=(const Lock&) = delete;
-};
-
 }  // namespace
 
 ActivityBuffers activity_buffers;
 
 void ActivityBuffers::open() {
-  Lock lock;
+  const Lock lock(mutex);
   is_open = true;
 }
 
 void ActivityBuffers::shut() {
-  Lock lock;
+  const Lock lock(mutex);
   is_open = false;
   target = nullptr;
   while (free_buffers != nullptr) {
@@ -48,17 +39,17 @@ void ActivityBuffers::shut() {
 }
 
 void ActivityBuffers::deliver_to(Series* series) {
-  Lock lock;
+  const Lock lock(mutex);
   target = series;
 }
 
 uint32_t ActivityBuffers::marks_seen() {
-  Lock lock;
+  const Lock lock(mutex);
   return target != nullptr ? target->marks_seen() : 0;
 }
 
 void ActivityBuffers::requested(uint8_t** buffer, size_t* size, size_t* records_max) {
-  Lock lock;
+  const Lock lock(mutex);
   *buffer = nullptr;
   *size = 0;
   *records_max = 0;  // as many as fit
@@ -75,7 +66,7 @@ void ActivityBuffers::requested(uint8_t** buffer, size_t* size, size_t* records_
 
 void ActivityBuffers::completed(void*, uint32_t, uint8_t* buffer, size_t, size_t valid_size) {
   if (buffer == nullptr) return;
-  Lock lock;
+  const Lock lock(mutex);
   if (target != nullptr && valid_size > 0) activity_buffers.read(buffer, valid_size);
   if (is_open) {
     auto* freed = reinterpret_cast<FreeBuffer*>(buffer);

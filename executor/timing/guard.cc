@@ -1,16 +1,18 @@
 #include "executor/timing/guard.h"
 
+#include "executor/timing/lock.h"
 #include "executor/timing/python_location.h"
 
 namespace kcoral::timing {
 
 kcoral_guard_mode Guard::begin(const char* cupti_candidates, const char* skipped_directory,
                                const char* own_directories) {
-  copy_text(skipped_directory_, sizeof skipped_directory_, skipped_directory);
-  copy_text(own_directories_, sizeof own_directories_, own_directories);
-  first_ = {};
-  calls_ = 0;
-  is_first_taken_ = is_first_noted_ = false;
+  {
+    const Lock lock(mutex_);
+    report_ = {};
+    copy_text(skipped_directory_, sizeof skipped_directory_, skipped_directory);
+    copy_text(own_directories_, sizeof own_directories_, own_directories);
+  }
   bool is_watching = subscribe(cupti_candidates);
   // Once CUPTI has done whatever it does, and before calls are seen: this is one.
   was_initialised_ = driver.load_if_loaded() && driver.is_initialised();
@@ -44,28 +46,31 @@ void Guard::called(void* guard, abi::CallbackDomain domain, uint32_t, const void
 }
 
 void Guard::note(const char* function) {
-  __atomic_fetch_add(&calls_, 1, __ATOMIC_RELAXED);
-  if (__atomic_exchange_n(&is_first_taken_, true, __ATOMIC_RELAXED)) return;
-  copy_text(first_.call, sizeof first_.call, function != nullptr ? function : "a CUDA call");
-  describe_location(skipped_directory_, own_directories_, first_.location, sizeof first_.location);
-  __atomic_store_n(&is_first_noted_, true, __ATOMIC_RELEASE);
+  char skipped[kDirectoriesBytes], own[kDirectoriesBytes];
+  char location[sizeof report_.location];
+  {
+    const Lock lock(mutex_);
+    if (report_.calls++ > 0) return;
+    copy_text(report_.call, sizeof report_.call, function != nullptr ? function : "a CUDA call");
+    // Until the place is known, for whoever ends the guard meanwhile.
+    copy_text(report_.location, sizeof report_.location, "another thread");
+    copy_text(skipped, sizeof skipped, skipped_directory_);
+    copy_text(own, sizeof own, own_directories_);
+  }
+  // Without the lock: asking the interpreter may run code of the program's, which may call CUDA.
+  describe_location(skipped, own, location, sizeof location);
+  const Lock lock(mutex_);
+  copy_text(report_.location, sizeof report_.location, location);
 }
 
 void Guard::end(kcoral_guard_report& report) {
   if (subscriber_ != nullptr) cupti.unsubscribe(subscriber_);
   subscriber_ = nullptr;
-  report = {};
-  report.calls = __atomic_load_n(&calls_, __ATOMIC_RELAXED);
-  if (report.calls > 0) {
-    if (__atomic_load_n(&is_first_noted_, __ATOMIC_ACQUIRE)) {
-      const uint64_t calls = report.calls;
-      report = first_;
-      report.calls = calls;
-    } else {  // another thread is about to
-      copy_text(report.call, sizeof report.call, "a CUDA call");
-      copy_text(report.location, sizeof report.location, "another thread");
-    }
-  } else if (!was_initialised_ && driver.load_if_loaded() && driver.is_initialised()) {
+  {
+    const Lock lock(mutex_);
+    report = report_;
+  }
+  if (report.calls == 0 && !was_initialised_ && driver.load_if_loaded() && driver.is_initialised()) {
     report.calls = 1;
     copy_text(report.call, sizeof report.call, "cuInit");
     copy_text(report.location, sizeof report.location, "somewhere in this run");

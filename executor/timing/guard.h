@@ -8,6 +8,8 @@
 // `begin` and `end` come from one thread; calls are seen from all.
 #pragma once
 
+#include <pthread.h>
+
 #include "executor/timing/libraries.h"
 
 namespace kcoral::timing {
@@ -27,10 +29,9 @@ class Guard {
 
   abi::Subscriber subscriber_ = nullptr;
   bool was_initialised_ = false;
-  uint64_t calls_ = 0;  // these three change from any thread, by atomic operations
-  bool is_first_taken_ = false;
-  bool is_first_noted_ = false;
-  kcoral_guard_report first_ = {};
+  pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;  // held for a moment only
+  // Guarded by mutex_.
+  kcoral_guard_report report_ = {};
   char skipped_directory_[kDirectoriesBytes] = {};
   char own_directories_[kDirectoriesBytes] = {};
 };

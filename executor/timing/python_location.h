@@ -1,10 +1,10 @@
 // Where in its Python code a thread stands, seen from C code that this thread has called.
 //
 // The thread need not hold the interpreter's lock (PyTorch gives it up around most of its calls), and must not wait for
-// it: whoever holds it may wait for a lock of CUDA's. So the interpreter's own means for crashes is used where it can be
-// had (CPython 3.11 and 3.12 let others call it). It reads the frames of a thread without any lock and without touching
-// an object; they stand still, for their thread is here. Elsewhere the frames are asked for as extensions do, if the
-// thread happens to hold the lock.
+// it: whoever holds it may wait for a lock of CUDA's. So the interpreter's own means for crashes is used where it can
+// be had (CPython 3.11 and 3.12 let others call it). It reads the frames of a thread without any lock and without
+// touching an object; they stand still, for their thread is here. Elsewhere the frames are asked for as extensions do,
+// if the thread happens to hold the lock.
 //
 // Thread-safe.
 #pragma once

@@ -171,9 +171,10 @@ bool Session::allocate_marks(bool flush_l2, Outcome& outcome) {
   }
   if (result == abi::kCudaSuccess) return true;
   memory_ = 0;
+  const bool is_too_large = flush_l2 && result == abi::kCudaOutOfMemory;
   return driver.fail(outcome, KCORAL_TIMING_CUDA_ERROR,
-                     flush_l2 ? "there is no GPU memory left to flush the L2 cache with (flush_l2 needs twice its size)"
-                              : "no GPU memory can be allocated",
+                     is_too_large ? "too little GPU memory is free to flush the L2 cache: flush_l2 needs twice its size"
+                                  : "no GPU memory can be allocated",
                      result);
 }
 

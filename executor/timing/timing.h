@@ -99,9 +99,9 @@ void kcoral_device_state(const char* pci_bus_id, struct kcoral_device_facts* fac
 /* ---- The guard ---- */
 
 enum kcoral_guard_mode {
-  KCORAL_GUARD_CALLS = 0, /* every driver and runtime call is seen */
-  KCORAL_GUARD_INITIALISATION = 1 /* it is seen whether CUDA gets initialised, as its first use in a process does */,
-  KCORAL_GUARD_OFF = 2 /* nothing is seen: CUDA is in use already, and CUPTI is missing or taken */
+  KCORAL_GUARD_CALLS = 0,          /* every driver and runtime call is seen */
+  KCORAL_GUARD_INITIALISATION = 1, /* it is seen whether CUDA gets initialised, as at its first use in a process */
+  KCORAL_GUARD_OFF = 2             /* nothing is seen: CUDA is in use already, and CUPTI is missing or taken */
 };
 
 struct kcoral_guard_report {

@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <cstring>
 
@@ -27,17 +28,17 @@ struct Allocation {
   size_t bytes;
 };
 
-pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;  // guards all of these
-bool initialised = false;
-int context_references = 0;
+std::atomic<bool> initialised{false};
+std::atomic<int> context_references{0};
+std::atomic<int64_t> marks{0};
+std::atomic<void (*)(const fake_gpu_event*)> observer{nullptr};
+pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;  // guards what follows
 uint64_t now_ns = kFirstNs;
 uint64_t stream_end_ns[kStreams] = {};
 Allocation allocations[kAllocations] = {};
 uint64_t memory_bytes = 0;
 uint32_t correlation_id = 0;
 int64_t synchronisations = 0;
-int64_t marks = 0;
-void (*observer)(const fake_gpu_event*) = nullptr;
 
 char primary_context;
 char other_context;
@@ -53,7 +54,7 @@ class Lock {
 
 /// Tells CUPTI. Without the lock: its client may call us.
 void tell(const fake_gpu_event& event) {
-  if (observer != nullptr) observer(&event);
+  if (const auto target = observer.load()) target(&event);
 }
 
 uint32_t call(const char* name, bool is_runtime = false) {

@@ -108,6 +108,15 @@ TEST_F(RealRuntime, UploadsAndReturnsWithContent) {
   EXPECT_EQ(results["folder"]["files"]["a.txt"]["part"], "return:2");
 }
 
+TEST_F(RealRuntime, TheLibraryThatTimesIsThereAndSaysThatThereIsNoGpu) {
+  const RunReport report =
+      slot_->run(program_of("from kcoral.builtins import benchmark\ndef main():\n  return benchmark(print)\n"));
+  EXPECT_EQ(report.ending, Ending::kFailed);
+  const json error = members_of(report)["error"];
+  EXPECT_EQ(error["kind"], "unavailable") << error;
+  EXPECT_THAT(error["message"].get<std::string>(), HasSubstr("there is no GPU"));
+}
+
 TEST_F(RealRuntime, FailuresAreTheInstructionsOwn) {
   const std::tuple<const char*, const char*, int> cases[] = {
       {"def main(:\n", "parse", 0},

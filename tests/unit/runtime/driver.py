@@ -250,7 +250,10 @@ class Slot:
         elif frame["type"] == "failed":
             outcome.error = json.loads(read_sealed(fds[0]).decode())
             outcome.error["index"] = frame["index"]
-            assert set(outcome.error) == {"kind", "message", "traceback", "index"}
+            expected = {"kind", "message", "traceback", "index"}
+            if outcome.error["kind"] == "gpu_access":
+                expected |= {"cuda_call", "location"}
+            assert set(outcome.error) == expected
         elif frame["type"] == "completed":
             outcome.completed = True
 

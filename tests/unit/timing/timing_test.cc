@@ -213,7 +213,7 @@ TEST_F(FakeGpuTest, TheFlushIsSmallerWhereMemoryIsScarceButNeverBelowTwiceTheL2)
   }
   const Fault fault("MEMORY_BYTES", std::to_string(2 * kL2Bytes - 1));
   EXPECT_EQ(open(), KCORAL_TIMING_CUDA_ERROR);
-  EXPECT_THAT(error, HasSubstr("memory left to flush the L2 cache"));
+  EXPECT_THAT(error, HasSubstr("too little GPU memory is free to flush the L2 cache"));
   EXPECT_EQ(open(false), KCORAL_TIMING_OK) << error;
 }
 

@@ -1,11 +1,11 @@
-"""How long GPU work takes: what `kcoral.builtins.benchmark` does, through libkcoral_timing.so (executor/timing/timing.h).
+"""How long GPU work takes: what `kcoral.builtins.benchmark` does, by libkcoral_timing.so (executor/timing/timing.h).
 
 Theory of operation. A session prepares CUPTI; then calls are made in series, with a mark (which is the L2 flush) before
 each. A short series tells how long one iteration takes, which makes counts of the time budgets; one long series is the
 warm-up and the samples. Should a series show that the measured work does not wait for the flush (it runs on a stream
 of its own that waits for nothing), it is made again with the GPU synchronised around each flush.
 
-PyTorch is not needed. Where it is loaded, the marks go to its current stream, and its profiler is asked whether it runs.
+PyTorch is not needed. Where it is loaded, marks go to its current stream, and its profiler is asked whether it runs.
 """
 
 from __future__ import annotations
@@ -124,9 +124,9 @@ def cupti_candidates() -> str:
     candidates = [candidate for candidate in candidates if os.path.exists(candidate)]
     names = ("libcupti.so.13", "libcupti.so.12")
     candidates.extend(names)
-    for toolkit in dict.fromkeys((os.environ.get("CUDA_HOME") or "/usr/local/cuda", "/usr/local/cuda")):
-        for below in ("lib64", "extras/CUPTI/lib64", "lib", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib"):
-            candidates.extend([os.path.join(toolkit, below, name) for name in names])
+    toolkit = os.environ.get("CUDA_HOME") or "/usr/local/cuda"
+    for below in ("lib64", "extras/CUPTI/lib64", "lib", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib"):
+        candidates.extend([os.path.join(toolkit, below, name) for name in names])
     return "\n".join([candidate for candidate in candidates if "\n" not in candidate])
 
 
@@ -140,7 +140,9 @@ def measure(fn: Callable[..., Any], args: Sequence[Any], config: dict[str, Any])
         session.close()
 
 
-def _measure(session: "_Session", fn: Callable[..., Any], args: Sequence[Any], settings: dict[str, Any]) -> dict[str, Any]:
+def _measure(
+    session: "_Session", fn: Callable[..., Any], args: Sequence[Any], settings: dict[str, Any]
+) -> dict[str, Any]:
     warmup, repeat = settings["warmup"], settings["repeat"]
     if warmup is None or repeat is None:
         iteration_ns = _estimate(session, fn, args)
@@ -227,9 +229,7 @@ class _Session:
             fn(*args)
         series = _Series()
         spans_ns = (c_uint64 * (calls - skip))()
-        self._check(
-            self._library.finish(skip, byref(series), spans_ns, calls - skip, self._error, _ERROR_BYTES)
-        )
+        self._check(self._library.finish(skip, byref(series), spans_ns, calls - skip, self._error, _ERROR_BYTES))
         return series, spans_ns
 
     def device_state(self) -> _DeviceFacts:

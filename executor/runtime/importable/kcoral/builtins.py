@@ -73,7 +73,8 @@ def _check_config(config: Mapping[Any, Any]) -> None:
         elif key in _COUNTS:
             least = 1 if key == "repeat" else 0
             if not number or not isinstance(value, int) or not least <= value <= _COUNT_MAX:
-                raise ValueError("benchmark: %s must be a count from %d to %d, not %r" % (key, least, _COUNT_MAX, value))
+                expected = "a count from %d to %d" % (least, _COUNT_MAX)
+                raise ValueError("benchmark: %s must be %s, not %r" % (key, expected, value))
         elif key == "flush_l2":
             if not isinstance(value, bool):
                 raise ValueError("benchmark: flush_l2 must be True or False, not %r" % (value,))
