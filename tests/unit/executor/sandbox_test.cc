@@ -188,8 +188,9 @@ class PythonFinderTest : public testing::Test {
     return choice ? "" : choice.error().message;
   }
   static std::string saying(const std::string& version, int minor) {
-    return "#!/bin/sh\necho '{\"path\":\"'$0'\",\"major\":3,\"minor\":" + std::to_string(minor) + ",\"version\":\"" +
-           version + "\",\"paths\":[\"/usr/lib/python3\",\"/srv/p\",\"/srv/p\",\"/\"]}'\n";
+    return "#!/bin/sh\necho '{\"path\":\"'$0'\",\"major\":3,\"minor\":" + std::to_string(minor) +
+           ",\"torch\":true,\"version\":\"" + version +
+           "\",\"paths\":[\"/usr/lib/python3\",\"/srv/p\",\"/srv/p\",\"/\"]}'\n";
   }
 
   TemporaryDirectory directory;
@@ -206,6 +207,7 @@ TEST_F(PythonFinderTest, TakesTheFirstOnPathThatTheUserCanRun) {
   ASSERT_TRUE(choice.has_value()) << choice.error().message;
   EXPECT_EQ(choice->path, root + "/c/python3");
   EXPECT_EQ(choice->version, "3.13.1");
+  EXPECT_TRUE(choice->has_torch);
   EXPECT_THAT(choice->why, HasSubstr("first python3 on PATH"));
   EXPECT_EQ(choice->read_only_paths, std::vector<std::string>{"/srv/p"});
 }
