@@ -59,7 +59,6 @@ def program_environment(slot: Mapping[str, str], places: Places, visible_devices
     environment["HOME"] = places.home
     environment["TMPDIR"] = places.temporary
     environment[DEVICES_VARIABLE] = visible_devices
-    environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # as the server and nvidia-smi number them
     # So that a Python which the program starts finds `kcoral.builtins`, too.
     python_path = [path for path in environment.get("PYTHONPATH", "").split(":") if path]
     environment["PYTHONPATH"] = ":".join([*python_path, places.importable])
@@ -140,6 +139,7 @@ def become_fresh(channel_fd: int, stdout_fd: int, stderr_fd: int, places: Places
 
 def show_devices(devices: Sequence[int]) -> None:
     """Which of the slot's several devices are the program's. Requires: CUDA was not started in this process."""
+    _environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # as the server and nvidia-smi number them
     _environment[DEVICES_VARIABLE] = ",".join([str(device) for device in devices])
 
 

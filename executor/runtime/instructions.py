@@ -62,7 +62,9 @@ class Execution:
         self._handles: dict[str, Handle] = {}
         self._index = 0
         self.is_spent = False  # it ended in a way that no other program should follow in this process
-        gpu = GpuArrays(Driver.load()) if needs_lease else None
+        # Now: loading a library needs an interpreter that no program has damaged.
+        self._driver = Driver.load() if needs_lease else None
+        gpu = GpuArrays(self._driver) if needs_lease else None
         self._arrays = ArrayCodec(lambda: self._lease.acquire(self._index), gpu)
 
     def run_program(self, instructions: list[dict[str, Any]]) -> None:
@@ -81,7 +83,7 @@ class Execution:
         """After the program's last instruction: waits for what it left running on its devices, and returns the lease.
 
         Raises InstructionFailed if the devices cannot be used in this process any more."""
-        finish_gpu_work()
+        self._finish_gpu_work()
         return self._lease
 
     def _fail(self, raised: BaseException) -> None:
@@ -205,8 +207,17 @@ class Execution:
     def _give_lease_back(self) -> None:
         if not self._lease.held:
             return
-        finish_gpu_work()
+        self._finish_gpu_work()
         self._lease.release(self._index)
+
+    def _finish_gpu_work(self) -> None:
+        """Waits for what the program has started on its devices. Raises InstructionFailed."""
+        if self._driver is None:
+            return
+        try:
+            self._driver.synchronise()
+        except CudaError as error:
+            raise InstructionFailed("runtime", message_of(error), error) from None
 
     # --- return ---
 
@@ -256,17 +267,6 @@ def _reference(field: Any) -> Optional[str]:
     if type(field) is dict and len(field) == 1 and type(field.get("$ref")) is str:
         return field["$ref"]
     return None
-
-
-def finish_gpu_work() -> None:
-    """Waits for what the program has started on its devices. Raises InstructionFailed."""
-    driver = Driver.load()
-    if driver is None:
-        return
-    try:
-        driver.synchronise()
-    except CudaError as error:
-        raise InstructionFailed("runtime", message_of(error), error) from None
 
 
 def _gpu_access(violation: Violation, raised: Optional[BaseException]) -> InstructionFailed:

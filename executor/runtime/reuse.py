@@ -96,6 +96,7 @@ _LISTS = ("path", "argv", "orig_argv", "warnoptions")
 _HOOKS = ("meta_path", "path_hooks")
 _KEPT = (*_LISTS, *_HOOKS, "modules", "path_importer_cache")
 _ENDING_WAITS = 20
+_SHOWN_MAX = 8
 _ENDING_PAUSE_SECONDS = 0.001
 _LIMIT_COUNT = 16  # RLIM_NLIMITS of Linux
 _get_digits_max = getattr(sys, "get_int_max_str_digits", None)  # not in 3.10.0 to 3.10.6
@@ -193,8 +194,10 @@ class FirstState:
             raise Unfit("%d bytes of memory are still held" % held)
 
     def _check_what_is_held(self) -> None:
-        if _descriptors() != self._descriptors:
-            raise Unfit("descriptors were left behind, closed or replaced")
+        descriptors = _descriptors()
+        if descriptors != self._descriptors:
+            changed = sorted({fd for fd, _ in descriptors.items() ^ self._descriptors.items()}, key=int)
+            raise Unfit("descriptors were left behind, closed or replaced: " + ", ".join(changed[:_SHOWN_MAX]))
         if _limits() != self._limits or os.getpriority(os.PRIO_PROCESS, 0) != self._priority:
             raise Unfit("limits or the priority were changed")
         if ipc_object_count() > 0:
