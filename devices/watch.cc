@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <fstream>
+#include <iterator>
+#include <sstream>
 #include <utility>
 
 #include "base/log.h"
@@ -15,12 +17,27 @@ constexpr std::chrono::milliseconds kPauseMin{1}, kPauseMax{50}, kPauseStuck{100
 // Fragments and the driver's own book-keeping come and go; a program's leak that hurts the next one is larger.
 constexpr uint64_t kMissingBytesMax = uint64_t{512} << 20;
 
-pid_t parent_of(pid_t pid) {
-  std::ifstream status("/proc/" + std::to_string(pid) + "/status");
+/// A line of /proc/PID/status without its name; empty when there is no such process.
+std::string status_of(const std::string& pid, std::string_view name) {
+  std::ifstream status("/proc/" + pid + "/status");
   for (std::string line; std::getline(status, line);) {
-    if (line.starts_with("PPid:")) return std::atoi(line.c_str() + 5);
+    if (line.starts_with(name)) return line.substr(name.size());
   }
-  return 0;
+  return "";
+}
+
+pid_t parent_of(pid_t pid) { return std::atoi(status_of(std::to_string(pid), "PPid:").c_str()); }
+
+/// In how many pid namespaces a process has a number; 0 when there is no such process.
+size_t namespaces_of(const std::string& pid) {
+  std::istringstream numbers(status_of(pid, "NSpid:"));
+  return static_cast<size_t>(std::distance(std::istream_iterator<pid_t>(numbers), std::istream_iterator<pid_t>()));
+}
+
+/// Programs live in pid namespaces below the server's own; whoever lives beside the server is none of them.
+bool is_somebody_elses(pid_t pid) {
+  const size_t depth = namespaces_of(std::to_string(pid));
+  return depth > 0 && depth <= namespaces_of("self");
 }
 
 }  // namespace
@@ -115,7 +132,7 @@ std::string Watch::what_remains(const Clearing& clearing) {
   uint64_t accounted = unused_bytes_[clearing.device];
   bool all_known = true;
   for (const DeviceProcess& process : state->processes) {
-    if (!descends_from(process.pid, clearing.executors)) {
+    if (!descends_from(process.pid, clearing.executors) && !is_somebody_elses(process.pid)) {
       return fmt::format("process {} still uses it", process.pid);
     }
     all_known = all_known && process.memory_bytes.has_value();

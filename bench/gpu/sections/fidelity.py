@@ -23,7 +23,7 @@ from kcoral import Client, KCoralError, Program, ReturnedFolder
 from load import quantile
 from report import Report
 
-SECONDS = 170
+SECONDS = 330
 GPUS = 1
 
 VISITS = 10  # turns of each side
