@@ -12,7 +12,7 @@ Nothing of the program is read before `enter_program` succeeded.
 from __future__ import annotations
 
 from posix import close
-from typing import Any, Callable, NoReturn, Sequence
+from typing import Any, NoReturn, Optional, Sequence
 
 import gpu_memory
 from boundary import Boundary
@@ -43,15 +43,15 @@ def run(
 
     Called in a fork, whose caller ends it should this raise."""
 
-    def look() -> FirstState:
-        return FirstState(places, channel.fd, memory_bytes_max)
+    def look() -> Optional[FirstState]:
+        return FirstState(places, channel.fd, memory_bytes_max) if reuse else None
 
     try:
         if ahead:
             lower_priority()
         namespaces.enter_program()
         channel = Channel(become_fresh(fds[0], fds[1], fds[2], places))
-        first = look() if reuse else None
+        first = look()
         boundary = Boundary(streams.flush)
     except BaseException as error:
         message = message_of(error) if type(error) is Refused else name_of(error) + ": " + message_of(error)
@@ -60,9 +60,12 @@ def run(
     try:
         while True:
             channel.send_text(b'{"type":"ready"}')
-            frame, has_new_context = _wait_for_program(channel)
-            if has_new_context and reuse:
-                first = look()  # the driver has threads and descriptors of its own now
+            frame = channel.receive_or_exit()
+            while frame.type != "program":
+                frame.close()
+                if _prepare_cuda(channel, frame.type):
+                    first = look()  # the driver has threads and descriptors of its own now
+                frame = channel.receive_or_exit()
             if first is not None:
                 first.note_priority()
             instructions, blobs = _receive_program(channel, frame)
@@ -90,30 +93,23 @@ def run(
         end_process(_FAILED)
 
 
-def _wait_for_program(channel: Channel) -> tuple[Frame, bool]:
-    """Meanwhile the executor has the CUDA context made, on a GPU server: whether that happened comes with the frame."""
-    has_new_context = False
-    while True:
-        frame = channel.receive_or_exit()
-        if frame.type == "program":
-            return frame, has_new_context
-        frame.close()
-        if frame.type == "initialise":
-            _prepare_cuda(channel, Driver.initialise, b'{"type":"initialised"}')
-        elif frame.type == "make_context":
-            _prepare_cuda(channel, Driver.make_context, b'{"type":"context_made"}')
-            has_new_context = True
-
-
-def _prepare_cuda(channel: Channel, step: Callable[[Driver], None], done: bytes) -> None:
-    driver = Driver.load()
+def _prepare_cuda(channel: Channel, step: str) -> bool:
+    """What the executor asks for before there is a program, on a GPU server. Whether CUDA did anything here."""
+    if step not in ("initialise", "make_context"):
+        return False
     try:
+        driver = Driver.load()
         if driver is None:
             raise CudaError("CUDA_ERROR_STUB_LIBRARY", "libcuda.so.1 cannot be loaded", "dlopen")
-        step(driver)
-        channel.send_text(done)
+        if step == "initialise":
+            driver.initialise()
+            channel.send_text(b'{"type":"initialised"}')
+        else:
+            driver.make_context()
+            channel.send_text(b'{"type":"context_made"}')
     except Exception as error:
         channel.send("context_failed", {"message": message_of(error)})
+    return True
 
 
 def _wait_for(channel: Channel, type: str) -> Frame:

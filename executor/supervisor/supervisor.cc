@@ -226,10 +226,12 @@ Status Supervisor::start_slot() {
   if (!slot) return fail(slot.error());
   slot_ = std::move(*slot);
   // A slot with several devices runs programs that lease several: which ones is known when they do.
-  const bool has_contexts = config_->devices.size() == 1;
+  Standby::Contexts contexts;
+  if (config_->devices.size() == 1) {
+    contexts = {&*leases_, config_->devices, [this](const Status& made) { on_first_context(made); }};
+  }
   standby_ = std::make_unique<Standby>(loop_, *slot_, standby_size_, runs_per_runtime_, may_raise_priorities(),
-                                       Standby::Contexts{has_contexts ? &*leases_ : nullptr, config_->devices,
-                                                         [this](const Status& made) { on_first_context(made); }});
+                                       std::move(contexts));
   return {};
 }
 
