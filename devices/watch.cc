@@ -40,14 +40,15 @@ bool is_somebody_elses(pid_t pid) {
   return depth > 0 && depth <= namespaces_of("self");
 }
 
-}  // namespace
-
+/// Whether `pid` is one of `ancestors` or descends from one, as /proc shows it now.
 bool descends_from(pid_t pid, const std::vector<pid_t>& ancestors) {
   for (; pid > 1; pid = parent_of(pid)) {
     if (std::find(ancestors.begin(), ancestors.end(), pid) != ancestors.end()) return true;
   }
   return false;
 }
+
+}  // namespace
 
 Watch::Watch(const Devices& devices, std::vector<int> looked_at) : devices_(devices) {
   for (const int device : looked_at) {

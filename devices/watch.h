@@ -64,7 +64,4 @@ class Watch final : public Clearance {
   std::thread thread_;
 };
 
-/// Whether `pid` is one of `ancestors` or descends from one, as /proc shows it now.
-bool descends_from(pid_t pid, const std::vector<pid_t>& ancestors);
-
 }  // namespace kcoral::devices

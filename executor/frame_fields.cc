@@ -41,6 +41,12 @@ Result<uint64_t> unsigned_field(const json& body, const char* name, uint64_t val
   return value;
 }
 
+Result<int> integer_field(const json& body, const char* name) {
+  auto found = field(body, name, &json::is_number_integer, "an integer");
+  if (!found) return fail(found.error());
+  return (*found)->get<int>();
+}
+
 Result<double> number_field(const json& body, const char* name) {
   auto found = field(body, name, &json::is_number, "a number");
   if (!found) return fail(found.error());

@@ -19,6 +19,8 @@ Result<bool> boolean_field(const nlohmann::json& body, const char* name);
 /// An integer from 0 to `value_max`.
 Result<uint64_t> unsigned_field(const nlohmann::json& body, const char* name,
                                 uint64_t value_max = std::numeric_limits<uint64_t>::max());
+/// An integer. Requires: an int holds it; our own processes send nothing else.
+Result<int> integer_field(const nlohmann::json& body, const char* name);
 /// A finite number; integers count.
 Result<double> number_field(const nlohmann::json& body, const char* name);
 Result<Uuid> uuid_field(const nlohmann::json& body, const char* name);

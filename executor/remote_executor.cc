@@ -245,9 +245,9 @@ Status RemoteExecutor::take_lease_request(const Frame& frame) {
   auto purpose = string_field(frame.body, "purpose");
   if (!purpose) return fail(purpose.error());
   ask.for_program = *purpose == "program";
-  const auto priority = frame.body.find("priority");
-  if (priority == frame.body.end() || !priority->is_number_integer()) return fail(ErrorKind::kEngine, "no priority");
-  ask.priority = priority->get<int>();
+  auto priority = integer_field(frame.body, "priority");
+  if (!priority) return fail(priority.error());
+  ask.priority = *priority;
   auto devices = device_ids_field(frame.body, "devices");
   if (!devices) return fail(devices.error());
   ask.devices = std::move(*devices);

@@ -61,7 +61,6 @@ class LeaseTable {
   /// A device that was held back stays out of use until it is clear after all.
   void quarantine(int device, SteadyTime now);
 
-  bool is_waiting(LeaseId lease) const { return waiting_.contains(lease); }
   bool is_held(LeaseId lease) const { return held_.contains(lease); }
   std::vector<DeviceView> view() const;
 

@@ -77,11 +77,9 @@ Result<RunRequest> run_request_from(Frame frame) {
   auto gpu_count = unsigned_field(frame.body, "gpu_count", limits::kGpuCountMax);
   if (!gpu_count) return fail(gpu_count.error());
   request.gpu_count = *gpu_count;
-  const auto priority = frame.body.find("priority");
-  if (priority == frame.body.end() || !priority->is_number_integer()) {
-    return fail(ErrorKind::kEngine, "a run without \"priority\"");
-  }
-  request.priority = priority->get<int>();
+  auto priority = integer_field(frame.body, "priority");
+  if (!priority) return fail(priority.error());
+  request.priority = *priority;
   auto program = SealedMemory::adopt(std::move(frame.fds[0]), std::numeric_limits<int64_t>::max());
   if (!program) return fail(program.error());
   request.program = std::move(*program);
