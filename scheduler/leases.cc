@@ -7,8 +7,12 @@
 namespace kcoral::scheduler {
 
 Leases::Leases(std::vector<int> devices, devices::Clearance& clearance, EventLoop& loop,
-               std::function<std::vector<pid_t>()> executors)
-    : clearance_(clearance), loop_(loop), executors_(std::move(executors)), table_(devices) {
+               std::function<std::vector<pid_t>()> executors, std::function<void()> device_is_back)
+    : clearance_(clearance),
+      loop_(loop),
+      executors_(std::move(executors)),
+      device_is_back_(std::move(device_is_back)),
+      table_(devices) {
   for (const int device : devices) since_[device] = loop_.clock().wall_now();
   update_view();
 }
@@ -59,12 +63,14 @@ void Leases::clear(int device) {
 }
 
 void Leases::on_cleared(int device) {
-  if (trouble_.erase(device) > 0) {
+  const bool was_quarantined = trouble_.erase(device) > 0;
+  if (was_quarantined) {
     spdlog::warn("GPU {} is back", device);
     since_[device] = loop_.clock().wall_now();
   }
   table_.set_clear(device, loop_.clock().now());
   settle();
+  if (was_quarantined) device_is_back_();
 }
 
 void Leases::on_stuck(int device, const std::string& reason) {

@@ -28,10 +28,10 @@ struct LeaseHolder {
 
 class Leases {
  public:
-  /// `executors`: the pids of those that live, asked for when a device is to be cleared. `clearance` outlives this, and
-  /// calls back no more once this is gone.
+  /// `executors`: the pids of those that live, asked for when a device is to be cleared. `device_is_back`: one that was
+  /// quarantined. `clearance` outlives this, and calls back no more once this is gone.
   Leases(std::vector<int> devices, devices::Clearance& clearance, EventLoop& loop,
-         std::function<std::vector<pid_t>()> executors);
+         std::function<std::vector<pid_t>()> executors, std::function<void()> device_is_back);
 
   /// `granted` runs once unless the lease is ended before, perhaps from within this call. Requires: `wanted` names
   /// devices of this server, and no more than it has.
@@ -40,6 +40,8 @@ class Leases {
   /// Withdraws it, or gives it back. `processes_ended`: those of its holder have, so that its devices are looked at
   /// before they pass on.
   void end(LeaseId lease, bool processes_ended);
+
+  bool is_quarantined(int device) const { return trouble_.contains(device); }
 
   struct DeviceView {
     LeaseTable::DeviceView table;
@@ -64,6 +66,7 @@ class Leases {
   devices::Clearance& clearance_;
   EventLoop& loop_;
   std::function<std::vector<pid_t>()> executors_;
+  std::function<void()> device_is_back_;
   LeaseTable table_;
   std::map<LeaseId, Entry> entries_;
   std::map<int, std::string> trouble_;

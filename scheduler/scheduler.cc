@@ -1,6 +1,7 @@
 #include "scheduler/scheduler.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "base/log.h"
@@ -16,12 +17,15 @@ Scheduler::Scheduler(std::vector<std::unique_ptr<executor::Executor>> executors,
   KCORAL_CHECK(!executors.empty());
   KCORAL_CHECK(config.devices.empty() || config.clearance != nullptr);
   if (!config.devices.empty()) {
-    leases_ = std::make_unique<Leases>(std::move(config.devices), *config.clearance, loop, [this] {
+    const auto executor_pids = [this] {
       std::vector<pid_t> pids;
       for (const auto& slot : slots_) {
         if (const int pid = slot->executor_pid(); pid > 0) pids.push_back(pid);
       }
       return pids;
+    };
+    leases_ = std::make_unique<Leases>(std::move(config.devices), *config.clearance, loop, executor_pids, [this] {
+      if (started_) dispatch();
     });
   }
   for (auto& executor : executors) {
@@ -109,12 +113,38 @@ void Scheduler::report_ready_once() {
 void Scheduler::dispatch() {
   if (draining_) return;
   const uint64_t queued = store_.counts().queued;
-  for (auto& slot : slots_) {
-    // A claim that is on its way takes one of the queued requests.
-    if (claims_pending_ >= queued) return;
-    if (dry_.contains(slot->has_several_gpus())) continue;
-    if (slot->state() == Slot::State::kIdle && !slot->is_claiming()) claim_for(*slot);
+  // A claim that is on its way takes one of the queued requests.
+  while (claims_pending_ < queued) {
+    Slot* slot = next_idle();
+    if (slot == nullptr) return;
+    claim_for(*slot);
   }
+}
+
+Slot* Scheduler::next_idle() const {
+  std::map<int, size_t> at_work;  // on each device
+  bool is_any_in_use = false;
+  for (const auto& slot : slots_) {
+    const bool works = slot->is_claiming() || slot->state() == Slot::State::kRunning;
+    for (const int device : slot->devices()) {
+      at_work[device] += works ? 1 : 0;
+      is_any_in_use = is_any_in_use || !leases_->is_quarantined(device);
+    }
+  }
+  Slot* next = nullptr;
+  size_t fewest = 0;
+  for (const auto& slot : slots_) {
+    if (dry_.contains(slot->has_several_gpus())) continue;
+    if (slot->state() != Slot::State::kIdle || slot->is_claiming()) continue;
+    const std::vector<int>& devices = slot->devices();
+    if (devices.size() == 1 && is_any_in_use && leases_->is_quarantined(devices.front())) continue;
+    size_t most = 0;
+    for (const int device : devices) most = std::max(most, at_work[device]);
+    if (next != nullptr && most >= fewest) continue;
+    next = slot.get();
+    fewest = most;
+  }
+  return next;
 }
 
 void Scheduler::claim_for(Slot& slot) {

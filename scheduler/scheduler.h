@@ -1,7 +1,8 @@
 // Brings queued requests to executors as they become free, and outcomes back to the store.
 //
-// It promises: a free slot never stands idle while a request waits; a request is given to one slot at a time; when the
-// scheduler stops, what is queued stays queued and what runs is finished or given back to the store.
+// It promises: a free slot never stands idle while a request waits, unless its device is quarantined and another one is
+// not; a request is given to one slot at a time, of a device with the fewest programs; when the scheduler stops, what
+// is queued stays queued and what runs is finished or given back to the store.
 //
 // The scheduler belongs to one EventLoop: it is made, used and destroyed on that loop's thread, or while
 // the loop does not run.
@@ -72,6 +73,8 @@ class Scheduler final : public SlotOwner {
   void report_ready_once();
   void report_unable_once(Error error);
   void dispatch();
+  /// Of the slots that can take a request the one whose device has the fewest at work; null without one.
+  Slot* next_idle() const;
   void claim_for(Slot& slot);
   void on_claim_result(Slot& slot, Result<std::optional<store::Claim>> result);
   void check_drained();

@@ -54,7 +54,8 @@ class Slot final : public executor::ExecutorEvents {
   State state() const { return state_; }
   const std::string& name() const { return executor_->name(); }
   int executor_pid() const { return executor_->pid(); }
-  bool has_several_gpus() const { return executor_->device_count() > 1; }
+  const std::vector<int>& devices() const { return executor_->devices(); }
+  bool has_several_gpus() const { return devices().size() > 1; }
   const executor::ExecutorInfo& info() const { return info_; }
   /// Requires: it is quarantined.
   const Quarantine& quarantine() const { return quarantine_; }

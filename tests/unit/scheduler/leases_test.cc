@@ -3,28 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <deque>
-#include <utility>
+#include "tests/unit/scheduler/fake_clearance.h"
 
 namespace kcoral::scheduler {
 namespace {
 
 using testing::ElementsAre;
 using testing::IsEmpty;
-
-/// A device is clear, or stuck, when the test says so.
-class FakeClearance : public devices::Clearance {
- public:
-  struct Asked {
-    int device;
-    std::vector<pid_t> executors;
-    Handlers handlers;
-  };
-  void when_clear(int device, std::vector<pid_t> executors, Handlers handlers) override {
-    asked.push_back({device, std::move(executors), std::move(handlers)});
-  }
-  std::deque<Asked> asked;
-};
 
 class LeasesTest : public testing::Test {
  protected:
@@ -45,9 +30,13 @@ class LeasesTest : public testing::Test {
   std::unique_ptr<EventLoop> loop_ = std::move(*EventLoop::create());
   FakeClearance clearance_;
   std::vector<std::string> granted_;
-  std::unique_ptr<Leases> leases_ = std::make_unique<Leases>(std::vector<int>{0, 1}, clearance_, *loop_, [] {
-    return std::vector<pid_t>{11, 12};
-  });
+  int devices_that_are_back_ = 0;
+  std::unique_ptr<Leases> leases_ = std::make_unique<Leases>(
+      std::vector<int>{0, 1}, clearance_, *loop_,
+      [] {
+        return std::vector<pid_t>{11, 12};
+      },
+      [this] { ++devices_that_are_back_; });
 };
 
 TEST_F(LeasesTest, PassesOnAtOnceWhereTheProcessLivesOn) {
@@ -75,7 +64,7 @@ TEST_F(LeasesTest, PassesOnOnceTheDeviceIsClearOfEndedProcesses) {
   EXPECT_THAT(granted_, ElementsAre("first 0 1", "second 1"));
 }
 
-TEST_F(LeasesTest, DeviceThatStaysOccupiedIsQuarantinedAndComesBack) {
+TEST_F(LeasesTest, DeviceThatStaysOccupiedIsQuarantined) {
   const LeaseId first = ask("first", {0});
   ask("second", {0});
   leases_->end(first, /*processes_ended=*/true);
@@ -83,7 +72,22 @@ TEST_F(LeasesTest, DeviceThatStaysOccupiedIsQuarantinedAndComesBack) {
   run_loop();
   EXPECT_EQ(leases_->view()[0].trouble, "process 77 still uses it");
   EXPECT_EQ(leases_->view()[0].table.use, LeaseTable::DeviceUse::kQuarantined);
+  EXPECT_TRUE(leases_->is_quarantined(0));
+  EXPECT_FALSE(leases_->is_quarantined(1));
   EXPECT_EQ(granted_.size(), 1u);
+}
+
+TEST_F(LeasesTest, DeviceThatIsClearAfterAllIsBackAndPassesOn) {
+  const LeaseId first = ask("first", {0});
+  ask("second", {0});
+  leases_->end(first, /*processes_ended=*/true);
+  clearance_.asked[0].handlers.stuck("process 77 still uses it");
+  clearance_.asked[0].handlers.cleared();
+  run_loop();
+  EXPECT_FALSE(leases_->is_quarantined(0));
+  EXPECT_EQ(leases_->view()[0].trouble, "");
+  EXPECT_THAT(granted_, ElementsAre("first 0", "second 0"));
+  EXPECT_EQ(devices_that_are_back_, 1);
 }
 
 TEST_F(LeasesTest, HolderIsKnownByItsRequest) {
