@@ -1,0 +1,268 @@
+"""GPUs for a real server on a machine that has none (tests/support/fake_gpu).
+
+Theory of operation. The server and the programs find the fake libraries as they would find the real ones: through
+LD_LIBRARY_PATH. Device nodes are ordinary files in a /dev of the server's own, in a mount namespace: that takes root.
+What the devices are like stands in a file that a test may rewrite while the server runs.
+
+Programs see the directory of the fakes, so a test can tell them something by making a file there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+import threading
+import uuid
+from dataclasses import dataclass, field
+from typing import Any, Iterator
+
+import pytest
+
+from harness import BUILD, KCORAL, PATIENCE_S, Program, Reply, Server, call, running_server, wait_until
+
+LIBRARIES = ("libcuda.so.1", "libcupti.so.13", "libnvidia-ml.so.1")
+
+# Below /dev everything that bubblewrap needs, and the nodes that are named before "--".
+_WITH_NODES = """
+set -e
+dev=$1
+shift
+mount -t tmpfs -o mode=755 fake-dev "$dev"
+for name in null zero full random urandom tty; do
+  : >"$dev/$name"
+  mount --bind "/dev/$name" "$dev/$name"
+done
+ln -s /proc/self/fd "$dev/fd"
+while [ "$1" != -- ]; do
+  : >"$dev/$1"
+  chmod 666 "$dev/$1"
+  shift
+done
+shift
+mount --rbind "$dev" /dev
+exec "$@"
+"""
+
+
+@dataclass
+class Device:
+    minor: int
+    arch: str = "9.0"
+    mib: int = 81920
+    used_mib: int = 500
+    name: str = "NVIDIA Fake"
+    processes: dict[int, str] = field(default_factory=dict)  # pid to MiB; "?" if the driver does not tell
+
+
+class FakeGpus:
+    """Some devices. What is assigned here holds once `tell` was called."""
+
+    def __init__(self, directory: pathlib.Path, minors: list[int]):
+        self.directory = directory
+        self.devices = [Device(minor) for minor in minors]
+        self.faults: dict[str, int] = {}
+        self._nodes = [f"nvidia{minor}" for minor in minors]
+        (directory / "dev").mkdir()
+        for library in LIBRARIES:
+            shutil.copy(BUILD / "tests" / "fake_gpu" / library, directory)
+        self.tell()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Of the server, and of its programs."""
+        return {"LD_LIBRARY_PATH": str(self.directory), "FAKE_GPU_CONFIG": str(self.directory / "config")}
+
+    @property
+    def prefix(self) -> list[str]:
+        """Starts a program beside the device nodes."""
+        shown = [*self._nodes, "nvidiactl", "nvidia-uvm"]
+        return ["unshare", "--mount", "sh", "-c", _WITH_NODES, "sh", str(self.directory / "dev"), *shown, "--"]
+
+    @property
+    def flags(self) -> list[str]:
+        shown = [f"{name}={value}" for name, value in self.environment.items()]
+        return ["--expose", str(self.directory), *[word for each in shown for word in ("--env", each)]]
+
+    def tell(self) -> None:
+        """At once and as a whole, whoever reads it."""
+        lines = []
+        for number, device in enumerate(self.devices):
+            lines.append(
+                f"device minor={device.minor} arch={device.arch} mib={device.mib} used_mib={device.used_mib} "
+                f"name={device.name}"
+            )
+            lines += [f"process {number} {pid} {mib}" for pid, mib in device.processes.items()]
+        lines += [f"fault {name} {value}" for name, value in self.faults.items()]
+        fresh = self.directory / "config.new"
+        fresh.write_text("\n".join(lines) + "\n")
+        fresh.rename(self.directory / "config")
+
+    def say(self, word: str) -> None:
+        """Programs that wait for it go on."""
+        (self.directory / word).touch()
+
+    @contextlib.contextmanager
+    def server(self, *flags: str) -> Iterator[Server]:
+        more: dict[str, Any] = {"environment": self.environment, "prefix": self.prefix, "device": "gpu"}
+        with running_server(*self.flags, *flags, **more) as server:
+            yield server
+
+    def complaint(self, *flags: str) -> str:
+        """The one clear line of a server that could not start."""
+        return self.complaint_of(self.start(*flags))
+
+    def start(self, *flags: str) -> subprocess.Popen[str]:
+        """A server that is not expected to become ready."""
+        data_dir = tempfile.mkdtemp(dir=self.directory)
+        command = [*self.prefix, str(KCORAL), "server", "--port", "0", "--data-dir", data_dir, *flags]
+        return subprocess.Popen(
+            command,
+            env={**os.environ, **self.environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def complaint_of(self, process: subprocess.Popen[str]) -> str:
+        out, err = process.communicate(timeout=PATIENCE_S)
+        lines = [line for line in err.splitlines() if line.startswith("kcoral server: ")]
+        assert (process.returncode, len(lines), out) == (1, 1, ""), (process.returncode, out, err)
+        return lines[0]
+
+
+@contextlib.contextmanager
+def fake_gpus(*minors: int) -> Iterator[FakeGpus]:
+    if os.geteuid() != 0 or subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode != 0:
+        pytest.skip("device nodes of its own need root, and mounts")
+    # Programs have a /tmp of their own, in which nothing of the host can be shown.
+    with tempfile.TemporaryDirectory(prefix="kcoral-fake-gpus-", dir="/var/tmp") as directory:
+        os.chmod(directory, 0o755)
+        yield FakeGpus(pathlib.Path(directory), list(minors))
+
+
+# Functions for programs: what they wait for, the test says (FakeGpus.say).
+SOURCE = """
+import ctypes, os, time
+DIRECTORY = %r
+
+def hold(word):
+    "From when to when it ran."
+    began = time.monotonic()
+    while not os.path.exists(DIRECTORY + "/" + word):
+        time.sleep(0.001)
+    return [began, time.monotonic()]
+
+def hold_context(word):
+    Cuda().allocate(1 << 20)
+    return hold(word)
+
+def spin(seconds):
+    began = time.monotonic()
+    while time.monotonic() < began + seconds:
+        pass
+    return [began, time.monotonic()]
+
+def die(word):
+    hold(word)
+    os.kill(os.getpid(), 9)
+
+class Cuda:
+    def __init__(self):
+        self.driver = ctypes.CDLL("libcuda.so.1")
+        self.driver.cuMemAlloc_v2.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+        assert self.driver.cuInit(0) == 0
+    def devices(self):
+        count = ctypes.c_int()
+        assert self.driver.cuDeviceGetCount(ctypes.byref(count)) == 0
+        return count.value
+    def allocate(self, size, device=0):
+        context, address = ctypes.c_void_p(), ctypes.c_uint64()
+        assert self.driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device) == 0
+        assert self.driver.cuCtxPushCurrent_v2(context) == 0
+        assert self.driver.cuMemAlloc_v2(ctypes.byref(address), size) == 0
+
+def what_it_sees():
+    nodes = sorted(name for name in os.listdir("/dev") if name.startswith("nvidia"))
+    return [os.environ["CUDA_VISIBLE_DEVICES"], Cuda().devices(), nodes]
+"""
+
+
+class Pending:
+    """A program that was sent, and whose answer is awaited beside the test."""
+
+    def __init__(self, server: Server, program: Program, id: str | None = None):
+        self.id = id or str(uuid.uuid4())
+        self._reply: list[Reply] = []
+        self._thread = threading.Thread(
+            target=lambda: self._reply.append(server.post(program, X_Request_ID=self.id)), daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def is_answered(self) -> bool:
+        return not self._thread.is_alive()
+
+    def reply(self) -> Reply:
+        self._thread.join(PATIENCE_S)
+        assert self._reply, "no answer"
+        return self._reply[0]
+
+    def value(self, key: str = "value") -> Any:
+        return self.reply().result().value(key)
+
+
+class GpuServer:
+    """A running server and its fake devices."""
+
+    def __init__(self, server: Server, gpus: FakeGpus):
+        self.server = server
+        self.gpus = gpus
+        self.source = SOURCE % str(gpus.directory)
+
+    def begin(self, function: str, *args: Any, **options: Any) -> Pending:
+        return Pending(self.server, call(self.source, function, list(args), **{"timeout_seconds": 30, **options}))
+
+    def hold(self, word: str | None = None, **options: Any) -> tuple[Pending, str]:
+        """A program that has its lease until the word is said."""
+        word = word or f"go-{uuid.uuid4()}"
+        return self.begin("hold", word, **options), word
+
+    def say(self, word: str) -> None:
+        self.gpus.say(word)
+
+    def look(self) -> list[dict]:
+        return json.loads(self.server.request("GET", "/gpus").body)["gpus"]
+
+    def holders(self) -> list[str | None]:
+        """Of each device, the request."""
+        return [gpu["holder"] and gpu["holder"]["request_id"] for gpu in self.look()]
+
+    def wait_for_holder(self, pending: Pending) -> int:
+        """The index of its device, once it has one."""
+        found = wait_until(lambda: pending.id in self.holders() and self.holders(), f"{pending.id} holds a lease")
+        return found.index(pending.id)
+
+    def wait_for_waiters(self, count: int, device: int = 0) -> None:
+        wait_until(lambda: self.look()[device]["waiters"] == count, f"{count} wait for device {device}")
+
+    def users_of(self, minor: int) -> list[int]:
+        """Processes that have a context on it: they hold a lock on its node."""
+        node = os.stat(f"/proc/{self.server.pid}/root/dev/nvidia{minor}")
+        name = f"{os.major(node.st_dev):02x}:{os.minor(node.st_dev):02x}:{node.st_ino}"
+        locks = [line.split() for line in pathlib.Path("/proc/locks").read_text().splitlines()]
+        return [int(fields[4]) for fields in locks if fields[1] == "POSIX" and fields[5] == name]
+
+    def wait_until_free(self) -> None:
+        wait_until(lambda: not any(gpu["holder"] for gpu in self.look()), "every device is free")
+
+
+@contextlib.contextmanager
+def gpu_server(minors: list[int], *flags: str) -> Iterator[GpuServer]:
+    with fake_gpus(*minors) as gpus, gpus.server(*flags) as server:
+        yield GpuServer(server, gpus)
