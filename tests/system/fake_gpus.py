@@ -63,9 +63,10 @@ class FakeGpus:
     """Some devices. What is assigned here holds once `tell` was called."""
 
     def __init__(self, directory: pathlib.Path, minors: list[int]):
-        self.directory = directory
+        self.directory = directory  # what the server and its programs see
         self.devices = [Device(minor) for minor in minors]
         self.faults: dict[str, int] = {}
+        self.more_environment: dict[str, str] = {}  # of the server alone
         self._nodes = [f"nvidia{minor}" for minor in minors]
         (directory / "dev").mkdir()
         for library in LIBRARIES:
@@ -108,9 +109,17 @@ class FakeGpus:
 
     @contextlib.contextmanager
     def server(self, *flags: str) -> Iterator[Server]:
-        more: dict[str, Any] = {"environment": self.environment, "prefix": self.prefix, "device": "gpu"}
+        environment = {**self.environment, **self.more_environment}
+        more: dict[str, Any] = {"environment": environment, "prefix": self.prefix, "device": None}
         with running_server(*self.flags, *flags, **more) as server:
             yield server
+
+    def command(self, *flags: str, data_dir: str) -> list[str]:
+        return [*self.prefix, str(KCORAL), "server", "--port", "0", "--data-dir", data_dir, *flags]
+
+    @property
+    def server_environment(self) -> dict[str, str]:
+        return {**os.environ, **self.environment, **self.more_environment}
 
     def complaint(self, *flags: str) -> str:
         """The one clear line of a server that could not start."""
@@ -118,11 +127,9 @@ class FakeGpus:
 
     def start(self, *flags: str) -> subprocess.Popen[str]:
         """A server that is not expected to become ready."""
-        data_dir = tempfile.mkdtemp(dir=self.directory)
-        command = [*self.prefix, str(KCORAL), "server", "--port", "0", "--data-dir", data_dir, *flags]
         return subprocess.Popen(
-            command,
-            env={**os.environ, **self.environment},
+            self.command(*flags, data_dir=tempfile.mkdtemp(dir=self.directory.parent)),
+            env=self.server_environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -143,7 +150,9 @@ def fake_gpus(*minors: int) -> Iterator[FakeGpus]:
     # Programs have a /tmp of their own, in which nothing of the host can be shown.
     with tempfile.TemporaryDirectory(prefix="kcoral-fake-gpus-", dir="/var/tmp") as directory:
         os.chmod(directory, 0o755)
-        yield FakeGpus(pathlib.Path(directory), list(minors))
+        shown = pathlib.Path(directory) / "shown"
+        shown.mkdir()
+        yield FakeGpus(shown, list(minors))
 
 
 # Functions for programs: what they wait for, the test says (FakeGpus.say).
@@ -228,10 +237,13 @@ class GpuServer:
     def begin(self, function: str, *args: Any, **options: Any) -> Pending:
         return Pending(self.server, call(self.source, function, list(args), **{"timeout_seconds": 30, **options}))
 
-    def hold(self, word: str | None = None, **options: Any) -> tuple[Pending, str]:
+    def send(self, program: Program) -> Pending:
+        return Pending(self.server, program)
+
+    def hold(self, function: str = "hold", **options: Any) -> tuple[Pending, str]:
         """A program that has its lease until the word is said."""
-        word = word or f"go-{uuid.uuid4()}"
-        return self.begin("hold", word, **options), word
+        word = f"go-{uuid.uuid4()}"
+        return self.begin(function, word, **options), word
 
     def say(self, word: str) -> None:
         self.gpus.say(word)
@@ -245,8 +257,12 @@ class GpuServer:
 
     def wait_for_holder(self, pending: Pending) -> int:
         """The index of its device, once it has one."""
-        found = wait_until(lambda: pending.id in self.holders() and self.holders(), f"{pending.id} holds a lease")
-        return found.index(pending.id)
+
+        def found() -> list[str | None] | None:
+            holders = self.holders()
+            return holders if pending.id in holders else None
+
+        return wait_until(found, f"{pending.id} holds a lease").index(pending.id)
 
     def wait_for_waiters(self, count: int, device: int = 0) -> None:
         wait_until(lambda: self.look()[device]["waiters"] == count, f"{count} wait for device {device}")
@@ -257,6 +273,17 @@ class GpuServer:
         name = f"{os.major(node.st_dev):02x}:{os.minor(node.st_dev):02x}:{node.st_ino}"
         locks = [line.split() for line in pathlib.Path("/proc/locks").read_text().splitlines()]
         return [int(fields[4]) for fields in locks if fields[1] == "POSIX" and fields[5] == name]
+
+    def wait_until_settled(self, contexts: int) -> None:
+        """So many are there on the first device, and nobody wants one made or ended."""
+
+        def is_settled() -> bool:
+            gpu = self.look()[0]
+            return (
+                len(self.users_of(self.gpus.devices[0].minor)) == contexts and not gpu["holder"] and not gpu["waiters"]
+            )
+
+        wait_until(is_settled, f"{contexts} contexts are there, and nobody has the device")
 
     def wait_until_free(self) -> None:
         wait_until(lambda: not any(gpu["holder"] for gpu in self.look()), "every device is free")

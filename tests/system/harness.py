@@ -50,11 +50,11 @@ class Server:
         data_dir: pathlib.Path,
         *flags: str,
         environment: dict[str, str] | None = None,
-        device: str = "cpu",
+        device: str | None = "cpu",
         prefix: list[str] | None = None,
     ):
         self.data_dir = data_dir
-        self.flags = ("--device", device, *flags)
+        self.flags = flags if device is None else ("--device", device, *flags)
         self.environment = environment or {}
         self.prefix = prefix or []
         self.process: subprocess.Popen[bytes] | None = None

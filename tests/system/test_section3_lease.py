@@ -124,6 +124,22 @@ class TestOneDevice:
         assert "gpu_count" in one.server.post(program).error(400, "parse")
 
 
+def test_a_process_that_serves_several_programs_has_the_lease_only_for_them():
+    with gpu_server([0], "--workers-per-gpu", "2", "--max-requests-per-worker", "0") as served:
+        processes: set[int] = set()
+        for _ in range(3):
+            first, word = served.hold("hold_context")
+            served.wait_for_holder(first)
+            second = served.begin("hold_context", word)
+            wait_until(lambda: served.look()[0]["waiters"] > 0, "the second one waits")
+            served.say(word)
+            assert first.value() and second.value()
+            served.wait_until_free()
+            wait_until(lambda: len(served.users_of(0)) == 4, "of each worker a process, and one that stands by")
+            processes |= set(served.users_of(0))
+        assert len(processes) == 4, "each went on with its context"
+
+
 class TestHoldersThatDie:
     """Whoever waits goes on."""
 
