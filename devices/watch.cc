@@ -7,13 +7,11 @@
 #include <utility>
 
 #include "base/log.h"
-#include "schema/limits.h"
 
 namespace kcoral::devices {
 namespace {
 
-constexpr auto kRound = std::chrono::seconds(1);
-constexpr std::chrono::milliseconds kPauseMin{1}, kPauseMax{50}, kPauseStuck{1000};
+constexpr std::chrono::milliseconds kPauseMin{1};
 // Fragments and the driver's own book-keeping come and go; a program's leak that hurts the next one is larger.
 constexpr uint64_t kMissingBytesMax = uint64_t{512} << 20;
 
@@ -50,10 +48,10 @@ bool descends_from(pid_t pid, const std::vector<pid_t>& ancestors) {
 
 }  // namespace
 
-Watch::Watch(const Devices& devices, std::vector<int> looked_at) : devices_(devices) {
+Watch::Watch(const Devices& devices, std::vector<int> looked_at, WatchPace pace) : devices_(devices), pace_(pace) {
   for (const int device : looked_at) {
     const auto state = devices_.look(device);
-    unused_bytes_[device] = state ? state->memory_used_bytes : 0;
+    unused_bytes_[device] = state ? std::optional(state->memory_used_bytes) : std::nullopt;
     if (state) states_[device] = *state;
   }
   thread_ = std::thread([this] { run(); });
@@ -70,7 +68,7 @@ void Watch::stop() {
 
 void Watch::when_clear(int device, std::vector<pid_t> executors, Handlers handlers) {
   const MutexLock lock(mutex_);
-  arrived_.push_back({device, std::move(executors), std::move(handlers), Clock::system().now() + limits::kKillWait,
+  arrived_.push_back({device, std::move(executors), std::move(handlers), Clock::system().now() + pace_.stuck_after,
                       SteadyTime{}, kPauseMin, false});
   changed_.notify_one();
 }
@@ -103,7 +101,7 @@ void Watch::run() {
 }
 
 void Watch::look_at_all() {
-  next_round_ = Clock::system().now() + kRound;
+  next_round_ = Clock::system().now() + pace_.round;
   for (const auto& [device, ignored] : unused_bytes_) {
     auto state = devices_.look(device);
     const MutexLock lock(mutex_);
@@ -123,15 +121,16 @@ void Watch::look_at(Clearing& clearing) {
     clearing.is_stuck = true;
     clearing.handlers.stuck(remains);
   }
-  clearing.pause = clearing.is_stuck ? kPauseStuck : std::min(clearing.pause * 2, kPauseMax);
+  clearing.pause = clearing.is_stuck ? pace_.pause_stuck : std::min(clearing.pause * 2, pace_.pause_max);
   clearing.next_look = now + clearing.pause;
 }
 
 std::string Watch::what_remains(const Clearing& clearing) {
   const auto state = devices_.look(clearing.device);
   if (!state) return state.error().message;
-  uint64_t accounted = unused_bytes_[clearing.device];
-  bool all_known = true;
+  const std::optional<uint64_t>& unused = unused_bytes_[clearing.device];
+  uint64_t accounted = unused.value_or(0);
+  bool all_known = unused.has_value();
   for (const DeviceProcess& process : state->processes) {
     if (!descends_from(process.pid, clearing.executors) && !is_somebody_elses(process.pid)) {
       return fmt::format("process {} still uses it", process.pid);
