@@ -1,8 +1,8 @@
 """GPUs for a real server on a machine that has none (tests/support/fake_gpu).
 
 Theory of operation. The server and the programs find the fake libraries as they would find the real ones: through
-LD_LIBRARY_PATH. Device nodes are ordinary files in a /dev of the server's own, in a mount namespace: that takes root.
-What the devices are like stands in a file that a test may rewrite while the server runs.
+LD_LIBRARY_PATH. Device nodes are ordinary files, shown in a /dev of the server's own in a mount namespace: that takes
+root. What the devices are like stands in a file that a test may rewrite while the server runs.
 
 Programs see the directory of the fakes, so a test can tell them something by making a file there.
 """
@@ -10,6 +10,7 @@ Programs see the directory of the fakes, so a test can tell them something by ma
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import pathlib
@@ -27,23 +28,22 @@ from harness import BUILD, KCORAL, PATIENCE_S, Program, Reply, Server, call, run
 
 LIBRARIES = ("libcuda.so.1", "libcupti.so.13", "libnvidia-ml.so.1")
 
-# Below /dev everything that bubblewrap needs, and the nodes that are named before "--".
+# Below /dev everything that bubblewrap needs, and the files of the second directory.
 _WITH_NODES = """
 set -e
 dev=$1
-shift
+nodes=$2
+shift 2
 mount -t tmpfs -o mode=755 fake-dev "$dev"
 for name in null zero full random urandom tty; do
   : >"$dev/$name"
   mount --bind "/dev/$name" "$dev/$name"
 done
 ln -s /proc/self/fd "$dev/fd"
-while [ "$1" != -- ]; do
-  : >"$dev/$1"
-  chmod 666 "$dev/$1"
-  shift
+for node in "$nodes"/*; do
+  : >"$dev/${node##*/}"
+  mount --bind "$node" "$dev/${node##*/}"
 done
-shift
 mount --rbind "$dev" /dev
 exec "$@"
 """
@@ -62,12 +62,17 @@ class Device:
 class FakeGpus:
     """Some devices. What is assigned here holds once `tell` was called."""
 
-    def __init__(self, directory: pathlib.Path, minors: list[int]):
-        self.directory = directory  # what the server and its programs see
+    def __init__(self, directory: pathlib.Path, nodes: pathlib.Path, minors: list[int]):
+        """`directory`: what the server and its programs see. `nodes`: of the devices; on a tmpfs, where the kernel
+        names a locked file as `stat` does."""
+        self.directory = directory
         self.devices = [Device(minor) for minor in minors]
         self.faults: dict[str, int] = {}
         self.more_environment: dict[str, str] = {}  # of the server alone
-        self._nodes = [f"nvidia{minor}" for minor in minors]
+        self._nodes = nodes
+        for node in ["nvidiactl", "nvidia-uvm", *[f"nvidia{minor}" for minor in minors]]:
+            (nodes / node).touch()
+            (nodes / node).chmod(0o666)
         (directory / "dev").mkdir()
         for library in LIBRARIES:
             shutil.copy(BUILD / "tests" / "fake_gpu" / library, directory)
@@ -81,8 +86,7 @@ class FakeGpus:
     @property
     def prefix(self) -> list[str]:
         """Starts a program beside the device nodes."""
-        shown = [*self._nodes, "nvidiactl", "nvidia-uvm"]
-        return ["unshare", "--mount", "sh", "-c", _WITH_NODES, "sh", str(self.directory / "dev"), *shown, "--"]
+        return ["unshare", "--mount", "sh", "-c", _WITH_NODES, "sh", str(self.directory / "dev"), str(self._nodes)]
 
     @property
     def flags(self) -> list[str]:
@@ -102,6 +106,13 @@ class FakeGpus:
         fresh = self.directory / "config.new"
         fresh.write_text("\n".join(lines) + "\n")
         fresh.rename(self.directory / "config")
+
+    def users_of(self, minor: int) -> list[int]:
+        """Processes that have a context on it: they hold a lock on its node."""
+        node = os.stat(self._nodes / f"nvidia{minor}")
+        name = f"{os.major(node.st_dev):02x}:{os.minor(node.st_dev):02x}:{node.st_ino}"
+        locks = [line.split() for line in pathlib.Path("/proc/locks").read_text().splitlines()]
+        return [int(fields[4]) for fields in locks if fields[1] == "POSIX" and fields[5] == name]
 
     def say(self, word: str) -> None:
         """Programs that wait for it go on."""
@@ -148,11 +159,12 @@ def fake_gpus(*minors: int) -> Iterator[FakeGpus]:
     if os.geteuid() != 0 or subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode != 0:
         pytest.skip("device nodes of its own need root, and mounts")
     # Programs have a /tmp of their own, in which nothing of the host can be shown.
-    with tempfile.TemporaryDirectory(prefix="kcoral-fake-gpus-", dir="/var/tmp") as directory:
-        os.chmod(directory, 0o755)
-        shown = pathlib.Path(directory) / "shown"
-        shown.mkdir()
-        yield FakeGpus(shown, list(minors))
+    with contextlib.ExitStack() as stack:
+        made = [tempfile.TemporaryDirectory(prefix="kcoral-fake-gpus-", dir=dir) for dir in ("/var/tmp", "/dev/shm")]
+        directory, nodes = (pathlib.Path(stack.enter_context(each)) for each in made)
+        directory.chmod(0o755)
+        (directory / "shown").mkdir()
+        yield FakeGpus(directory / "shown", nodes, list(minors))
 
 
 # Functions for programs: what they wait for, the test says (FakeGpus.say).
@@ -196,9 +208,11 @@ class Cuda:
         assert self.driver.cuCtxPushCurrent_v2(context) == 0
         assert self.driver.cuMemAlloc_v2(ctypes.byref(address), size) == 0
 
+def nodes():
+    return sorted(name for name in os.listdir("/dev") if name.startswith("nvidia"))
+
 def what_it_sees():
-    nodes = sorted(name for name in os.listdir("/dev") if name.startswith("nvidia"))
-    return [os.environ["CUDA_VISIBLE_DEVICES"], Cuda().devices(), nodes]
+    return [os.environ["CUDA_VISIBLE_DEVICES"], Cuda().devices(), nodes()]
 """
 
 
@@ -208,10 +222,12 @@ class Pending:
     def __init__(self, server: Server, program: Program, id: str | None = None):
         self.id = id or str(uuid.uuid4())
         self._reply: list[Reply] = []
-        self._thread = threading.Thread(
-            target=lambda: self._reply.append(server.post(program, X_Request_ID=self.id)), daemon=True
-        )
+        self._thread = threading.Thread(target=self._post, args=(server, program), daemon=True)
         self._thread.start()
+
+    def _post(self, server: Server, program: Program) -> None:
+        with contextlib.suppress(OSError, http.client.HTTPException):  # the server was killed
+            self._reply.append(server.post(program, X_Request_ID=self.id))
 
     @property
     def is_answered(self) -> bool:
@@ -268,11 +284,7 @@ class GpuServer:
         wait_until(lambda: self.look()[device]["waiters"] == count, f"{count} wait for device {device}")
 
     def users_of(self, minor: int) -> list[int]:
-        """Processes that have a context on it: they hold a lock on its node."""
-        node = os.stat(f"/proc/{self.server.pid}/root/dev/nvidia{minor}")
-        name = f"{os.major(node.st_dev):02x}:{os.minor(node.st_dev):02x}:{node.st_ino}"
-        locks = [line.split() for line in pathlib.Path("/proc/locks").read_text().splitlines()]
-        return [int(fields[4]) for fields in locks if fields[1] == "POSIX" and fields[5] == name]
+        return self.gpus.users_of(minor)
 
     def wait_until_settled(self, contexts: int) -> None:
         """So many are there on the first device, and nobody wants one made or ended."""

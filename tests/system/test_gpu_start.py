@@ -7,8 +7,8 @@ import subprocess
 
 import pytest
 
-from fake_gpus import Device, FakeGpus, fake_gpus, gpu_server
-from harness import PATIENCE_S, wait_until
+from fake_gpus import Device, FakeGpus, GpuServer, fake_gpus, gpu_server
+from harness import PATIENCE_S, Server, wait_until
 
 ME = os.getpid()
 
@@ -161,6 +161,19 @@ class TestDevicesThatAreNotAsTheyShould:
             server.terminate()
             assert server.wait(PATIENCE_S) == 0
             server.stdout.close()
+
+    def test_devices_of_a_server_that_was_killed(self, three, data_dir):
+        """What its programs leave to the driver goes with them, a moment later."""
+        flags = [*three.flags, "--gpus", "0,1", "--workers-per-gpu", "2"]
+        more = {"environment": three.environment, "prefix": three.prefix, "device": "gpu"}
+        served = GpuServer(Server(data_dir, *flags, **more).start(), three)
+        pending, _ = served.hold("hold_context")
+        served.wait_for_holder(pending)
+        served.server.kill()
+        again = GpuServer(Server(data_dir, *flags, **more).start(), three)
+        assert [gpu["health"] for gpu in again.look()] == ["ok", "ok"]
+        assert again.begin("what_it_sees", gpu_count=2).value()[:2] == ["0,1", 2]
+        assert again.server.stop() == 0
 
     def test_a_device_that_stays_busy(self, busy):
         gpus, process = busy

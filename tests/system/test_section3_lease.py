@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import uuid
+from collections import defaultdict
 from typing import Callable
 
 import pytest
@@ -228,6 +230,43 @@ class TestTwoDevices:
         two.say(word)
         began, ended = both.value()
         assert began >= holders[1][0].value()[1] and late.value()[0] >= ended
+
+    def test_whatever_programs_do_devices_are_exclusive_and_come_back(self, two: GpuServer):
+        seed = random.randrange(1 << 32)
+        print("seed", seed)
+        chance = random.Random(seed)
+        two.say("now")
+        spans: dict[str, list[list[float]]] = defaultdict(list)
+        pending = []
+        for _ in range(60):
+            options = {"gpu_count": chance.choice([1, 1, 1, 2]), "priority": chance.randint(-2, 2)}
+            end = chance.choice(["return", "return", "context", "die", "deadline"])
+            options["timeout_seconds"] = 0.1 if end == "deadline" else 30
+            program = Program(options=options)
+            module = program.module(two.source)
+            program.give("nodes", program.call(module, "nodes", cpu_only=chance.random() < 0.5))
+            for run in range(chance.randint(1, 3)):
+                program.give(f"span-{run}", program.call(module, "spin", [0.002]))
+            if end != "return":
+                function, word = {"context": ("hold_context", "now"), "die": ("die", "now"), "deadline": ("hold", "")}[
+                    end
+                ]
+                program.call(module, function, [word or "never"])
+            pending.append((end, two.send(program)))
+        for end, each in pending:
+            reply = each.reply()
+            if end == "deadline":
+                reply.error(504, "timeout")
+                continue
+            result = reply.result()
+            assert result.status == ("FAILED" if end == "die" else "COMPLETED"), result.error
+            for node in result.values.pop("nodes"):
+                spans[node] += result.values.values()
+        two.wait_until_free()
+        assert [gpu["health"] for gpu in two.look()] == ["ok", "ok"] and not two.users_of(0) and not two.users_of(3)
+        for node in ("nvidia0", "nvidia3"):
+            held = sorted(spans[node])
+            assert held and not any(overlap(earlier, later) for earlier, later in zip(held, held[1:])), node
 
     def test_many_of_both_kinds(self, two: GpuServer):
         kinds = [1, 2, 1, 1, 2, 1, 2, 1]
