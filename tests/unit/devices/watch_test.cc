@@ -60,6 +60,7 @@ class Family {
     return child == 0 ? nullptr : std::move(family);
   }
   ~Family() {
+    if (child > 0) ::kill(child, SIGKILL);
     ::kill(parent, SIGKILL);
     ::waitpid(parent, nullptr, 0);
   }
