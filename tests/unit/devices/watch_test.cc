@@ -33,7 +33,7 @@ DeviceState used_by(std::vector<pid_t> pids, uint64_t memory_used_bytes = 0) {
   return state;
 }
 
-/// A process that waits to be ended, and one below it.
+/// A process that waits for one below it, which waits to be ended.
 class Family {
  public:
   /// `in_namespace`: the lower one has a pid namespace of its own, as programs do. Null where that is refused.
@@ -50,7 +50,8 @@ class Family {
         for (;;) ::pause();
       }
       if (::write(ends[1], &child, sizeof child) != sizeof child) ::_exit(1);
-      for (;;) ::pause();
+      if (child > 0) ::waitpid(child, nullptr, 0);
+      ::_exit(0);
     }
     pid_t child = 0;
     KCORAL_CHECK(::read(ends[0], &child, sizeof child) == sizeof child);
@@ -61,7 +62,6 @@ class Family {
   }
   ~Family() {
     if (child > 0) ::kill(child, SIGKILL);
-    ::kill(parent, SIGKILL);
     ::waitpid(parent, nullptr, 0);
   }
   const pid_t parent, child;
