@@ -250,7 +250,11 @@ Status Server::start_parts(int signals) {
   data_dir_ = std::filesystem::canonical(options_.data_dir);
   if (auto checked = check_exposed_paths(data_dir_); !checked) return checked;
   if (auto gone = wait_for_old_executors(data_dir_, limits::kSlotStart, signals); !gone) return gone;
-  if (!devices_.empty()) watch_ = std::make_unique<devices::Watch>(*all_devices_, device_ids());
+  if (!devices_.empty()) {
+    auto watch = devices::Watch::create(*all_devices_, device_ids());
+    if (!watch) return fail(watch.error());
+    watch_ = std::move(*watch);
+  }
   scheduler_ = std::make_unique<scheduler::Scheduler>(
       make_executors(), *store_, *loop_,
       scheduler::SchedulerConfig{options_.response_bytes_max, device_ids(), watch_.get()});
