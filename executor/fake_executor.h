@@ -57,7 +57,7 @@ class FakeExecutor : public Executor {
   bool idle_at_start = true;
   /// Whether it comes idle by itself after it was lost.
   bool recovers = true;
-  size_t devices_seen = 0;
+  std::vector<int> devices_seen;
   ExecutorInfo info{"/usr/bin/python3", {{"python", "3.11.2"}}};
 
   // What it was told, in order.
@@ -83,7 +83,7 @@ class FakeExecutor : public Executor {
 
   const std::string& name() const override { return name_; }
   int pid() const override { return 4000; }
-  size_t device_count() const override { return devices_seen; }
+  const std::vector<int>& devices() const override { return devices_seen; }
 
   void start(ExecutorEvents& events) override {
     events_ = &events;

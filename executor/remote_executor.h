@@ -56,7 +56,7 @@ class RemoteExecutor : public Executor {
   RemoteExecutor& operator=(const RemoteExecutor&) = delete;
 
   const std::string& name() const override { return config_.name; }
-  size_t device_count() const override { return config_.devices.size(); }
+  const std::vector<int>& devices() const override { return config_.devices; }
   int pid() const override { return process_ ? process_->pid() : 0; }
   void start(ExecutorEvents& events) override;
   void run(Assignment assignment) override;

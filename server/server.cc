@@ -76,6 +76,7 @@ class Server {
   executor::ExecutorConfig executor_config(size_t slot, uid_t uid) const;
   std::vector<int> device_ids() const;
   std::vector<gateway::GpuFacts> gpus() const;
+  int gpu_count_max() const;
   gateway::GatewayConfig gateway_config() const;
   gateway::HealthFacts health() const;
   void on_ready(const executor::ExecutorInfo& info);
@@ -174,7 +175,7 @@ std::vector<int> Server::device_ids() const {
 }
 
 Status Server::start_parts(int signals) {
-  auto opened = store::open_store({options_.data_dir, options_.blob_cache_bytes}, clock_);
+  auto opened = store::open_store({options_.data_dir, options_.blob_cache_bytes, gpu_count_max()}, clock_);
   if (!opened) return fail(opened.error());
   store_ = std::move(*opened);
   // Its real place, whatever links lead there: what is hidden from programs must be named as the kernel sees it.
@@ -261,9 +262,12 @@ gateway::GatewayConfig Server::gateway_config() const {
   config.worker_wait = options_.worker_wait;
   config.bounds.timeout_seconds_max = options_.timeout_seconds_max;
   config.bounds.output_limit_bytes_max = options_.output_limit_bytes_max;
-  config.bounds.gpu_count_max =
-      std::clamp(static_cast<int>(devices_.size()), 1, static_cast<int>(limits::kGpuCountMax));
+  config.bounds.gpu_count_max = gpu_count_max();
   return config;
+}
+
+int Server::gpu_count_max() const {
+  return std::clamp(static_cast<int>(devices_.size()), 1, static_cast<int>(limits::kGpuCountMax));
 }
 
 gateway::HealthFacts Server::health() const {

@@ -17,6 +17,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <limits>
 #include <utility>
 
 #include "base/log.h"
@@ -370,7 +371,10 @@ Status Content::put_blob(const Digest& digest, std::string_view bytes) {
       const std::string entry = std::string(1, kBlobVersion) + big_endian(id, 8) + big_endian(bytes.size(), 8);
       const std::string_view key = raw(digest);
       batch.Put(engine_->family(kBlobs), rocksdb::Slice(key.data(), key.size()), entry);
+      // Before anybody can see it. Until its own end is known, no sync makes it durable.
+      note_unsynced(digest, std::numeric_limits<uint64_t>::max());
       stored = engine_->write(batch, "storing a blob");
+      note_unsynced(digest, stored ? std::optional(engine_->ended.load()) : std::nullopt);
       if (stored) return {};
     }
   }
@@ -378,6 +382,15 @@ Status Content::put_blob(const Digest& digest, std::string_view bytes) {
   transfer.abandon();
   if (!held) return fail(held.error());
   return stored;
+}
+
+void Content::note_unsynced(const Digest& blob, std::optional<uint64_t> ended) {
+  const MutexLock lock(unsynced_mutex_);
+  if (ended) {
+    unsynced_blobs_[blob] = *ended;
+  } else {
+    unsynced_blobs_.erase(blob);
+  }
 }
 
 Result<std::optional<uint64_t>> Content::blob_bytes(const Digest& digest) {
@@ -514,12 +527,19 @@ Status Content::sync() {
   uint64_t before = engine_->synced;
   while (before < ended && !engine_->synced.compare_exchange_weak(before, ended)) {
   }
+  const MutexLock lock(unsynced_mutex_);
+  std::erase_if(unsynced_blobs_, [ended](const auto& blob) { return blob.second <= ended; });
   return {};
 }
 
 bool Content::is_synced() const {
   // Equal only if every write that has begun had also ended before the last sync.
   return engine_->synced == engine_->begun && !engine_->out_of_space;
+}
+
+bool Content::is_synced(const Digest& blob) const {
+  const MutexLock lock(unsynced_mutex_);
+  return !unsynced_blobs_.contains(blob) && !engine_->out_of_space;
 }
 
 bool Content::is_out_of_space() const { return engine_->out_of_space; }

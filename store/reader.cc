@@ -33,8 +33,8 @@ Result<std::unique_ptr<Reader>> Reader::open(const std::string& path) {
        "SELECT id, request_id, first_seq, records FROM outbox WHERE id > ? ORDER BY id LIMIT ?"},
       {&reader->outbox_of_, "SELECT id, request_id, first_seq, records FROM outbox WHERE request_id = ? ORDER BY id"},
       {&reader->unfinished_,
-       "SELECT request_id, attempt, state FROM requests WHERE state = 0 UNION ALL"
-       " SELECT request_id, attempt, state FROM requests WHERE state IN (1, 2)"},
+       "SELECT request_id, attempt, state, gpu_count FROM requests WHERE state = 0 UNION ALL"
+       " SELECT request_id, attempt, state, gpu_count FROM requests WHERE state IN (1, 2)"},
   };
   for (const auto& [statement, sql] : statements) {
     auto prepared = reader->database_->prepare(sql);
@@ -130,7 +130,8 @@ Result<std::vector<Reader::Unfinished>> Reader::unfinished() {
     if (!found) return fail(found.error());
     if (!*found) return rows;
     rows.push_back({.fence = {cursor.uuid(0), static_cast<int>(cursor.integer(1))},
-                    .state = static_cast<State>(cursor.integer(2))});
+                    .state = static_cast<State>(cursor.integer(2)),
+                    .gpu_count = static_cast<int>(cursor.integer(3))});
   }
 }
 

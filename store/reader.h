@@ -48,6 +48,7 @@ class Reader {
   struct Unfinished {
     Fence fence;
     schema::State state = schema::State::kQueued;
+    int gpu_count = 1;
   };
   /// All requests that are not terminal.
   Result<std::vector<Unfinished>> unfinished();

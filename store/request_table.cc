@@ -140,11 +140,12 @@ Status RequestTable::insert(const Submission& submission, const EncodedText& pro
   return {};
 }
 
-Result<std::optional<RequestTable::Claimed>> RequestTable::claim_next(const ExecutorRef& executor, WallTime now) {
+Result<std::optional<RequestTable::Claimed>> RequestTable::claim_next(const ExecutorRef& executor,
+                                                                      bool for_several_gpus, WallTime now) {
   Claimed claimed;
   AuditPosition audit;
   {
-    Cursor cursor = find_claimable_.query(static_cast<int>(executor.has_several_gpus));
+    Cursor cursor = find_claimable_.query(static_cast<int>(for_several_gpus));
     auto found = cursor.next();
     if (!found) return fail(found.error());
     if (!*found) return std::optional<Claimed>();

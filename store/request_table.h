@@ -38,8 +38,9 @@ class RequestTable {
     uint64_t program_bytes = 0;
     Claim claim;  // without program and blobs
   };
-  /// queued → assigned, for the highest priority and then the first submission; nullopt if none is queued.
-  Result<std::optional<Claimed>> claim_next(const ExecutorRef& executor, WallTime now);
+  /// queued → assigned, for the highest priority and then the first submission of those that are (not) for several
+  /// GPUs; nullopt if none is queued.
+  Result<std::optional<Claimed>> claim_next(const ExecutorRef& executor, bool for_several_gpus, WallTime now);
   /// assigned → queued, at its old place: its attempt is not used up. Requires: the claim was given to nobody.
   Status unclaim(const Fence& fence, const std::string& reason, WallTime now);
 

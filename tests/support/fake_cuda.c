@@ -142,6 +142,7 @@ static int wait_for_all(void) {
 int cuInit(unsigned flags) {
   if (flags != 0) return kInvalidValue;
   if (plays("init")) return kNoDevice;
+  if (initialized_in != 0 && !is_initialized()) return kNotInitialized;  // for good: it was before the fork
   initialized_in = getpid();
   note("init\n", 0, 0);
   return kSuccess;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <deque>
+#include <set>
 #include <utility>
 
 namespace kcoral::scheduler {
@@ -45,9 +46,13 @@ class LeasesTest : public testing::Test {
   std::unique_ptr<EventLoop> loop_ = std::move(*EventLoop::create());
   FakeClearance clearance_;
   std::vector<std::string> granted_;
-  std::unique_ptr<Leases> leases_ = std::make_unique<Leases>(std::vector<int>{0, 1}, clearance_, *loop_, [] {
-    return std::vector<pid_t>{11, 12};
-  });
+  std::vector<std::set<int>> quarantined_;  // as it was told, each time
+  std::unique_ptr<Leases> leases_ =
+      std::make_unique<Leases>(std::vector<int>{0, 1}, clearance_, *loop_,
+                               Leases::Owner{[] {
+                                               return std::vector<pid_t>{11, 12};
+                                             },
+                                             [this](std::set<int> devices) { quarantined_.push_back(devices); }});
 };
 
 TEST_F(LeasesTest, PassesOnAtOnceWhereTheProcessLivesOn) {
@@ -80,10 +85,32 @@ TEST_F(LeasesTest, DeviceThatStaysOccupiedIsQuarantinedAndComesBack) {
   ask("second", {0});
   leases_->end(first, /*processes_ended=*/true);
   clearance_.asked[0].handlers.stuck("process 77 still uses it");
+  loop_->post([this] {
+    EXPECT_EQ(leases_->view()[0].trouble, "process 77 still uses it");
+    EXPECT_TRUE(leases_->view()[0].table.is_quarantined);
+    EXPECT_EQ(granted_.size(), 1u);
+    EXPECT_THAT(quarantined_, ElementsAre(std::set{0}));
+  });
+  clearance_.asked[0].handlers.cleared();
   run_loop();
-  EXPECT_EQ(leases_->view()[0].trouble, "process 77 still uses it");
-  EXPECT_EQ(leases_->view()[0].table.use, LeaseTable::DeviceUse::kQuarantined);
+  EXPECT_EQ(leases_->view()[0].trouble, "");
+  EXPECT_THAT(quarantined_, ElementsAre(std::set{0}, std::set<int>()));
+  EXPECT_THAT(granted_, ElementsAre("first 0", "second 0"));
+}
+
+TEST_F(LeasesTest, DevicesOfAHolderThatCannotBeEndedAreQuarantinedUntilItIsGone) {
+  const LeaseId first = ask("first", {0});
+  ask("second", {0});
+  leases_->quarantine(first, "processes of request 4 could not be ended");
+  EXPECT_THAT(quarantined_, ElementsAre(std::set{0}));
+  EXPECT_EQ(leases_->view()[0].trouble, "processes of request 4 could not be ended");
+  EXPECT_EQ(leases_->view()[0].holder->executor, "first") << "that is who has it";
+  leases_->end(first, /*processes_ended=*/true);
   EXPECT_EQ(granted_.size(), 1u);
+  clearance_.asked[0].handlers.cleared();
+  run_loop();
+  EXPECT_THAT(quarantined_, ElementsAre(std::set{0}, std::set<int>()));
+  EXPECT_THAT(granted_, ElementsAre("first 0", "second 0"));
 }
 
 TEST_F(LeasesTest, HolderIsKnownByItsRequest) {
