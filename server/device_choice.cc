@@ -64,16 +64,16 @@ Status wait_until_unused(const DeviceSurroundings& surroundings, const devices::
       auto state = all.look(device.id);
       if (!state) return fail(ErrorKind::kEnvironment, "GPU {}: {}", device.id, state.error().message);
       if (state->processes.empty()) break;
-      const std::string user = describe_process(surroundings.processes, state->processes.front().pid);
+      const pid_t user = state->processes.front().pid;
       if (surroundings.clock.now() >= end) {
         return fail(ErrorKind::kEnvironment,
                     "GPU {} is in use by {}: kcoral needs its GPUs for itself; end that process, or choose others "
                     "with --gpus",
-                    device.id, user);
+                    device.id, describe_process(surroundings.processes, user));
       }
       if (std::exchange(said, true)) continue;
-      surroundings.say_what_for(fmt::format("waiting up to {} s for {} to leave GPU {}",
-                                            std::chrono::seconds(limits::kKillWait).count(), user, device.id));
+      surroundings.say_what_for(fmt::format("waiting for process {} to leave GPU {} (for at most {} s)", user,
+                                            device.id, std::chrono::seconds(limits::kKillWait).count()));
     }
   }
   return {};

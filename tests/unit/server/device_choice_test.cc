@@ -121,13 +121,12 @@ TEST_F(DeviceChoiceTest, AMissingNodeIsNamedWithWhatMakesIt) {
 }
 
 TEST_F(DeviceChoiceTest, WhoeverLeavesADeviceIsWaitedForAndNamed) {
-  table_.processes[4711] = {1, 1, "python3"};
   in_use(1, 4711);
   on_wait_ = [this, looks = 0]() mutable {
     if (++looks == 5) in_use(1, std::nullopt);
   };
   EXPECT_TRUE(choose(&devices_));
-  EXPECT_THAT(said_, ElementsAre("waiting up to 10 s for process 4711 (python3) to leave GPU 1"));
+  EXPECT_THAT(said_, ElementsAre("waiting for process 4711 to leave GPU 1 (for at most 10 s)"));
 }
 
 TEST_F(DeviceChoiceTest, WhoeverStaysIsToldAfterTenSecondsForAllDevicesTogether) {
