@@ -34,8 +34,8 @@ namespace {
 
 constexpr int kExecutors = 8;
 
-/// Keeps up to kExecutors claims going, from callbacks only.
-class Executors {
+/// Runs up to kExecutors requests at once, from callbacks only.
+class Executors final : public ExecutorPool {
  public:
   explicit Executors(Store& store) : store_(store) {
     schema::Part part;
@@ -45,34 +45,29 @@ class Executors {
     answer_ = std::make_shared<const schema::Answer>(schema::make_result_answer(R"({"status":"COMPLETED"})", {part}));
   }
 
-  void on_work() {
+  std::optional<ExecutorRef> take(bool for_several_gpus) override {
+    if (for_several_gpus) return std::nullopt;
     for (int idle = idle_; idle > 0;) {
-      if (idle_.compare_exchange_weak(idle, idle - 1)) {
-        claim();
-        idle = idle_;
-      }
+      if (idle_.compare_exchange_weak(idle, idle - 1)) return ExecutorRef{"executor", 1};
     }
+    return std::nullopt;
+  }
+  void put_back(const ExecutorRef&) override { ++idle_; }
+  void assign(const ExecutorRef&, Result<Claim> claim) override {
+    KCORAL_CHECK(claim);
+    run(claim->fence);
   }
 
  private:
-  void claim() {
-    store_.claim({"executor", 1}, [this](Result<std::optional<Claim>> claimed) {
-      if (!claimed || !*claimed) {
-        ++idle_;
-        // What arrived between the look and the line above has announced itself to nobody.
-        if (store_.counts().queued > 0) on_work();
-        return;
-      }
-      run((*claimed)->fence);
-    });
-  }
-
   void run(const Fence& fence) {
     store_.mark_running(fence, 1);
     Completion completion;
     completion.answer = answer_;
     completion.reason = "every instruction ran";
-    store_.finish(fence, std::move(completion), [this](const Status&) { claim(); });
+    store_.finish(fence, std::move(completion), [this](const Status&) {
+      ++idle_;
+      store_.executor_became_idle();
+    });
   }
 
   Store& store_;
@@ -107,8 +102,8 @@ void measure(const std::string& directory, int submitters, int requests, size_t 
     return;
   }
   Executors executors(**store);
-  (*store)->set_work_listener([&] { executors.on_work(); });
   KCORAL_CHECK((*store)->recover());
+  (*store)->serve(executors);
   const std::string text(program_bytes, 'p');
   const auto begin = std::chrono::steady_clock::now();
   std::vector<std::thread> threads;

@@ -17,8 +17,9 @@ class Clearance {
     std::function<void(std::string reason)> stuck;
   };
   /// `cleared` runs once, when the device is clear of every process that ran a program and does not descend from one
-  /// of `executors`, and no memory is missing that nobody holds. Where that takes longer than limits::kKillWait,
-  /// `stuck` runs before, once, with what keeps it. Both on any thread, never from within this call.
+  /// of `executors`, and no memory is missing that nobody holds; never after this was stopped. Where that takes longer
+  /// than limits::kKillWait, `stuck` runs before, once, with what keeps it. Both on any thread, never from within this
+  /// call.
   virtual void when_clear(int device, std::vector<pid_t> executors, Handlers handlers) = 0;
 };
 

@@ -21,14 +21,16 @@ struct Device {
   int id = 0;  // as NVML and nvidia-smi number it
   std::string name;
   std::string uuid;
-  std::string arch;  // "sm_90a": with a trailing `a` from compute capability 9.0 up
+  // "sm_90a": with a trailing `a` from compute capability 9.0 up, as programs are to compile for it (contract section
+  // 8; the runtime, which has no NVML, tells it the same way in _tirx.py).
+  std::string arch;
   std::string node;  // "/dev/nvidia0"
   uint64_t memory_bytes = 0;
 };
 
 struct DeviceProcess {
   pid_t pid = 0;
-  std::optional<uint64_t> memory_bytes;  // none where the driver does not tell
+  std::optional<uint64_t> memory_bytes;  // none where the driver does not tell; never 0
 };
 
 struct DeviceState {

@@ -1,5 +1,4 @@
-// Devices through NVML. The few declarations that are needed stand here (their source is NVML's public API reference),
-// so that a build needs no CUDA toolkit and the program runs where there is no driver.
+// Devices through NVML, which is loaded at run time: the server runs where there is no driver.
 #include <dlfcn.h>
 #include <sys/stat.h>
 
@@ -7,51 +6,29 @@
 #include <utility>
 
 #include "devices/devices.h"
+#include "devices/nvml_abi.h"
 
 namespace kcoral::devices {
 namespace {
 
-using NvmlReturn = int;
-constexpr NvmlReturn kSuccess = 0;
-constexpr NvmlReturn kInsufficientSize = 7;
-constexpr NvmlReturn kDriverNotLoaded = 9;
-constexpr NvmlReturn kLibraryNotFound = 12;
-constexpr int kClockSm = 1;
-constexpr int kTemperatureGpu = 0;
-constexpr unsigned long long kNotAvailable = ~0ULL;
-
-using NvmlDevice = void*;
-
-struct NvmlMemory {
-  unsigned long long total, free, used;
-};
-
-struct NvmlUtilisation {
-  unsigned gpu, memory;
-};
-
-struct NvmlProcess {  // nvmlProcessInfo_t of nvmlDeviceGetComputeRunningProcesses_v3
-  unsigned pid;
-  unsigned long long memory_bytes;
-  unsigned gpu_instance, compute_instance;
-};
+namespace abi = nvml_abi;
 
 struct Functions {
-  NvmlReturn (*init)() = nullptr;
-  NvmlReturn (*shutdown)() = nullptr;
-  const char* (*error_string)(NvmlReturn) = nullptr;
-  NvmlReturn (*driver_version)(char*, unsigned) = nullptr;
-  NvmlReturn (*count)(unsigned*) = nullptr;
-  NvmlReturn (*handle)(unsigned, NvmlDevice*) = nullptr;
-  NvmlReturn (*name)(NvmlDevice, char*, unsigned) = nullptr;
-  NvmlReturn (*uuid)(NvmlDevice, char*, unsigned) = nullptr;
-  NvmlReturn (*minor)(NvmlDevice, unsigned*) = nullptr;
-  NvmlReturn (*capability)(NvmlDevice, int*, int*) = nullptr;
-  NvmlReturn (*memory)(NvmlDevice, NvmlMemory*) = nullptr;
-  NvmlReturn (*utilisation)(NvmlDevice, NvmlUtilisation*) = nullptr;
-  NvmlReturn (*temperature)(NvmlDevice, int, unsigned*) = nullptr;
-  NvmlReturn (*clock)(NvmlDevice, int, unsigned*) = nullptr;
-  NvmlReturn (*processes)(NvmlDevice, unsigned*, NvmlProcess*) = nullptr;
+  abi::Init* init = nullptr;
+  abi::Shutdown* shutdown = nullptr;
+  abi::ErrorString* error_string = nullptr;
+  abi::SystemDriverVersion* driver_version = nullptr;
+  abi::DeviceCount* count = nullptr;
+  abi::DeviceByIndex* handle = nullptr;
+  abi::DeviceName* name = nullptr;
+  abi::DeviceUuid* uuid = nullptr;
+  abi::DeviceMinorNumber* minor = nullptr;
+  abi::DeviceCapability* capability = nullptr;
+  abi::DeviceMemory* memory = nullptr;
+  abi::DeviceUtilisation* utilisation = nullptr;
+  abi::DeviceTemperature* temperature = nullptr;
+  abi::DeviceClock* clock = nullptr;
+  abi::DeviceProcesses* processes = nullptr;
 };
 
 class Library {
@@ -66,11 +43,11 @@ class Library {
 
   /// False where there is no NVML, or no driver under it.
   Result<bool> start() {
-    handle_ = ::dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+    handle_ = ::dlopen(abi::kLibraryName, RTLD_NOW | RTLD_LOCAL);
     if (handle_ == nullptr) return false;
     if (auto found = find_all(); !found) return fail(found.error());
-    const NvmlReturn started = functions_.init();
-    if (started == kDriverNotLoaded || started == kLibraryNotFound) return false;
+    const abi::Return started = functions_.init();
+    if (started == abi::kDriverNotLoaded || started == abi::kLibraryNotFound) return false;
     if (auto checked = check(started, "nvmlInit"); !checked) return fail(checked.error());
     is_started_ = true;
     return true;
@@ -79,18 +56,18 @@ class Library {
   const Functions& operator*() const { return functions_; }
   const Functions* operator->() const { return &functions_; }
 
-  Status check(NvmlReturn result, const char* call) const {
-    if (result == kSuccess) return {};
+  Status check(abi::Return result, const char* call) const {
+    if (result == abi::kSuccess) return {};
     return fail(ErrorKind::kEnvironment, "the NVIDIA driver answers {} with: {}", call,
                 functions_.error_string(result));
   }
 
  private:
   template <typename Function>
-  Status find(const char* name, Function& function) {
-    function = reinterpret_cast<Function>(::dlsym(handle_, name));
+  Status find(const char* name, Function*& function) {
+    function = reinterpret_cast<Function*>(::dlsym(handle_, name));
     if (function != nullptr) return {};
-    return fail(ErrorKind::kEnvironment, "libnvidia-ml.so.1 has no {}: the driver is too old", name);
+    return fail(ErrorKind::kEnvironment, "{} has no {}: the driver is too old", abi::kLibraryName, name);
   }
 
   Status find_all() {
@@ -135,28 +112,29 @@ class NvmlDevices final : public Devices {
   const std::string& driver_version() const override { return driver_version_; }
 
   Result<DeviceState> look(int id) const override {
-    NvmlDevice handle = handles_.at(static_cast<size_t>(id));
+    abi::Device handle = handles_.at(static_cast<size_t>(id));
     DeviceState state;
-    NvmlMemory memory{};
+    abi::Memory memory{};
     if (auto asked = library_.check(library_->memory(handle, &memory), "nvmlDeviceGetMemoryInfo"); !asked)
       return fail(asked.error());
     state.memory_used_bytes = memory.used;
-    NvmlUtilisation utilisation{};
-    if (library_->utilisation(handle, &utilisation) == kSuccess) state.utilisation_percent = utilisation.gpu;
+    abi::Utilisation utilisation{};
+    if (library_->utilisation(handle, &utilisation) == abi::kSuccess) state.utilisation_percent = utilisation.gpu;
     unsigned number = 0;
-    if (library_->temperature(handle, kTemperatureGpu, &number) == kSuccess) state.temperature_celsius = number;
-    if (library_->clock(handle, kClockSm, &number) == kSuccess) state.sm_clock_mhz = number;
+    if (library_->temperature(handle, abi::kTemperatureGpu, &number) == abi::kSuccess)
+      state.temperature_celsius = number;
+    if (library_->clock(handle, abi::kClockSm, &number) == abi::kSuccess) state.sm_clock_mhz = number;
     if (auto asked = read_processes(handle, state.processes); !asked) return fail(asked.error());
     return state;
   }
 
  private:
   Status add(unsigned index) {
-    NvmlDevice handle = nullptr;
+    abi::Device handle = nullptr;
     std::array<char, 96> name{}, uuid{};
     unsigned minor = 0;
     int major_capability = 0, minor_capability = 0;
-    NvmlMemory memory{};
+    abi::Memory memory{};
     if (auto asked = library_.check(library_->handle(index, &handle), "nvmlDeviceGetHandleByIndex"); !asked)
       return asked;
     for (const auto& [call, result] : {std::pair{"nvmlDeviceGetName", library_->name(handle, name.data(), name.size())},
@@ -179,21 +157,23 @@ class NvmlDevices final : public Devices {
     return {};
   }
 
-  Status read_processes(NvmlDevice handle, std::vector<DeviceProcess>& processes) const {
-    std::vector<NvmlProcess> found(32);
+  Status read_processes(abi::Device handle, std::vector<DeviceProcess>& processes) const {
+    std::vector<abi::Process> found(32);
     for (;;) {
       auto count = static_cast<unsigned>(found.size());
-      const NvmlReturn result = library_->processes(handle, &count, found.data());
-      if (result != kInsufficientSize) {
+      const abi::Return result = library_->processes(handle, &count, found.data());
+      if (result != abi::kInsufficientSize) {
         if (auto asked = library_.check(result, "nvmlDeviceGetComputeRunningProcesses"); !asked) return asked;
         found.resize(count);
         break;
       }
       found.resize(count + 32);
     }
-    for (const NvmlProcess& each : found) {
+    for (const abi::Process& each : found) {
       DeviceProcess process{static_cast<pid_t>(each.pid), {}};
-      if (each.memory_bytes != kNotAvailable) process.memory_bytes = each.memory_bytes;
+      // In containers some drivers say 0 (they look the process up by another number), and no context is that small.
+      const bool is_known = each.memory_bytes != abi::kMemoryNotAvailable && each.memory_bytes != 0;
+      if (is_known) process.memory_bytes = each.memory_bytes;
       processes.push_back(process);
     }
     return {};
@@ -201,7 +181,7 @@ class NvmlDevices final : public Devices {
 
   Library library_;
   std::string driver_version_;
-  std::vector<NvmlDevice> handles_;  // by id
+  std::vector<abi::Device> handles_;  // by id
   std::vector<Device> devices_;
 };
 

@@ -1,61 +1,50 @@
 #include "devices/watch.h"
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
-#include <sstream>
 #include <utility>
-
-#include "base/log.h"
 
 namespace kcoral::devices {
 namespace {
 
-constexpr std::chrono::milliseconds kPauseMin{1};
-// Fragments and the driver's own book-keeping come and go; a program's leak that hurts the next one is larger.
-constexpr uint64_t kMissingBytesMax = uint64_t{512} << 20;
+constexpr auto kRound = std::chrono::seconds(1);
 
-/// A line of /proc/PID/status without its name; empty when there is no such process.
-std::string status_of(const std::string& pid, std::string_view name) {
-  std::ifstream status("/proc/" + pid + "/status");
-  for (std::string line; std::getline(status, line);) {
-    if (line.starts_with(name)) return line.substr(name.size());
+std::vector<int> ids_of(const std::map<int, DeviceState>& states) {
+  std::vector<int> ids;
+  for (const auto& [device, ignored] : states) ids.push_back(device);
+  return ids;
+}
+
+/// Of each device, what no process has.
+std::map<int, uint64_t> unused_bytes(const std::map<int, DeviceState>& states) {
+  std::map<int, uint64_t> unused;
+  for (const auto& [device, state] : states) {
+    uint64_t bytes = state.memory_used_bytes;
+    for (const DeviceProcess& process : state.processes) bytes -= std::min(bytes, process.memory_bytes.value_or(0));
+    unused[device] = bytes;
   }
-  return "";
-}
-
-pid_t parent_of(pid_t pid) { return std::atoi(status_of(std::to_string(pid), "PPid:").c_str()); }
-
-/// In how many pid namespaces a process has a number; 0 when there is no such process.
-size_t namespaces_of(const std::string& pid) {
-  std::istringstream numbers(status_of(pid, "NSpid:"));
-  return static_cast<size_t>(std::distance(std::istream_iterator<pid_t>(numbers), std::istream_iterator<pid_t>()));
-}
-
-/// Programs live in pid namespaces below the server's own; whoever lives beside the server is none of them.
-bool is_somebody_elses(pid_t pid) {
-  const size_t depth = namespaces_of(std::to_string(pid));
-  return depth > 0 && depth <= namespaces_of("self");
-}
-
-/// Whether `pid` is one of `ancestors` or descends from one, as /proc shows it now.
-bool descends_from(pid_t pid, const std::vector<pid_t>& ancestors) {
-  for (; pid > 1; pid = parent_of(pid)) {
-    if (std::find(ancestors.begin(), ancestors.end(), pid) != ancestors.end()) return true;
-  }
-  return false;
+  return unused;
 }
 
 }  // namespace
 
-Watch::Watch(const Devices& devices, std::vector<int> looked_at, WatchPace pace) : devices_(devices), pace_(pace) {
+Result<std::unique_ptr<Watch>> Watch::create(const Devices& devices, const std::vector<int>& looked_at,
+                                             const ProcessTable& processes) {
+  std::map<int, DeviceState> states;
   for (const int device : looked_at) {
-    const auto state = devices_.look(device);
-    unused_bytes_[device] = state ? std::optional(state->memory_used_bytes) : std::nullopt;
-    if (state) states_[device] = *state;
+    auto state = devices.look(device);
+    if (!state) return fail(state.error().kind, "GPU {}: {}", device, state.error().message);
+    states.emplace(device, std::move(*state));
   }
-  thread_ = std::thread([this] { run(); });
+  auto watch = std::unique_ptr<Watch>(new Watch(devices, std::move(states), processes));
+  watch->thread_ = std::thread([&it = *watch] { it.run(); });
+  return watch;
 }
+
+Watch::Watch(const Devices& devices, std::map<int, DeviceState> states, const ProcessTable& processes)
+    : devices_(devices),
+      looked_at_(ids_of(states)),
+      clearings_(devices, unused_bytes(states), clock_, processes),
+      states_(std::move(states)) {}
 
 void Watch::stop() {
   {
@@ -68,8 +57,7 @@ void Watch::stop() {
 
 void Watch::when_clear(int device, std::vector<pid_t> executors, Handlers handlers) {
   const MutexLock lock(mutex_);
-  arrived_.push_back({device, std::move(executors), std::move(handlers), Clock::system().now() + pace_.stuck_after,
-                      SteadyTime{}, kPauseMin, false});
+  arrived_.push_back({device, std::move(executors), std::move(handlers)});
   changed_.notify_one();
 }
 
@@ -80,29 +68,28 @@ std::optional<DeviceState> Watch::state(int device) const {
 }
 
 void Watch::run() {
-  Clock& clock = Clock::system();
-  for (;;) {
-    {
-      const MutexLock lock(mutex_);
-      SteadyTime next = next_round_;
-      for (const Clearing& each : clearing_) next = std::min(next, each.next_look);
-      while (!stopping_ && arrived_.empty() && clock.now() < next) {
-        if (!changed_.wait_until(mutex_, next)) break;
-      }
-      if (stopping_) return;
-      clearing_.splice(clearing_.end(), arrived_);
-    }
-    for (auto each = clearing_.begin(); each != clearing_.end();) {
-      if (each->next_look <= clock.now()) look_at(*each);
-      each = each->handlers.cleared == nullptr ? clearing_.erase(each) : std::next(each);
-    }
-    if (next_round_ <= clock.now()) look_at_all();
+  SteadyTime next_round = clock_.now() + kRound;
+  for (std::vector<Arrived> arrived;; arrived.clear()) {
+    if (!wait_until(std::min(next_round, clearings_.next().value_or(next_round)), arrived)) return;
+    for (Arrived& each : arrived) clearings_.add(each.device, std::move(each.executors), std::move(each.handlers));
+    clearings_.look();
+    if (clock_.now() < next_round) continue;
+    next_round = clock_.now() + kRound;
+    look_at_all();
   }
 }
 
+bool Watch::wait_until(SteadyTime next, std::vector<Arrived>& arrived) {
+  const MutexLock lock(mutex_);
+  while (!stopping_ && arrived_.empty() && clock_.now() < next) {
+    if (!changed_.wait_until(mutex_, next)) break;
+  }
+  arrived.swap(arrived_);
+  return !stopping_;
+}
+
 void Watch::look_at_all() {
-  next_round_ = Clock::system().now() + pace_.round;
-  for (const auto& [device, ignored] : unused_bytes_) {
+  for (const int device : looked_at_) {
     auto state = devices_.look(device);
     const MutexLock lock(mutex_);
     if (state) {
@@ -111,36 +98,6 @@ void Watch::look_at_all() {
       states_.erase(device);
     }
   }
-}
-
-void Watch::look_at(Clearing& clearing) {
-  const std::string remains = what_remains(clearing);
-  if (remains.empty()) return std::exchange(clearing.handlers.cleared, nullptr)();
-  const SteadyTime now = Clock::system().now();
-  if (!clearing.is_stuck && now >= clearing.stuck_at) {
-    clearing.is_stuck = true;
-    clearing.handlers.stuck(remains);
-  }
-  clearing.pause = clearing.is_stuck ? pace_.pause_stuck : std::min(clearing.pause * 2, pace_.pause_max);
-  clearing.next_look = now + clearing.pause;
-}
-
-std::string Watch::what_remains(const Clearing& clearing) {
-  const auto state = devices_.look(clearing.device);
-  if (!state) return state.error().message;
-  const std::optional<uint64_t>& unused = unused_bytes_[clearing.device];
-  uint64_t accounted = unused.value_or(0);
-  bool all_known = unused.has_value();
-  for (const DeviceProcess& process : state->processes) {
-    if (!descends_from(process.pid, clearing.executors) && !is_somebody_elses(process.pid)) {
-      return fmt::format("process {} still uses it", process.pid);
-    }
-    all_known = all_known && process.memory_bytes.has_value();
-    accounted += process.memory_bytes.value_or(0);
-  }
-  if (!all_known || state->memory_used_bytes <= accounted + kMissingBytesMax) return "";
-  return fmt::format("{} MiB of its memory are in use, and no process has them",
-                     (state->memory_used_bytes - accounted) >> 20);
 }
 
 }  // namespace kcoral::devices

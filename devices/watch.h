@@ -1,76 +1,67 @@
-// Looks at the devices from a thread of its own: whether a device is clear of ended processes, and what /gpus shows.
+// Looks at the devices from a thread of its own: whether a device is clear of ended processes (Clearings), and what
+// /gpus shows.
 //
-// Thread-safe; callbacks run on its thread. `stop` (or its end) waits for a look that is under way, and no callback
-// runs after it.
+// It promises what Clearance promises, and that `state` never waits for the driver. Thread-safe. Callbacks run on its
+// thread. `stop` (or its end) waits for a look that is under way, and no callback runs after it.
 #pragma once
 
-#include <functional>
-#include <list>
 #include <map>
 #include <memory>
 #include <optional>
-#include <string>
 #include <thread>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "devices/clearance.h"
+#include "devices/clearings.h"
 #include "devices/devices.h"
-#include "schema/limits.h"
+#include "devices/process_table.h"
 
 namespace kcoral::devices {
 
-/// How often it looks, and for how long a device may be kept before that is trouble.
-struct WatchPace {
-  std::chrono::milliseconds round{1000};        // between two looks at each device
-  std::chrono::milliseconds pause_max{50};      // at one that is to be clear; they grow up to this
-  std::chrono::milliseconds pause_stuck{1000};  // at one that is stuck
-  std::chrono::milliseconds stuck_after = limits::kKillWait;
-};
-
 class Watch final : public Clearance {
  public:
-  /// `looked_at`: the devices whose state is kept fresh. Requires: nothing of ours runs on them yet.
-  Watch(const Devices& devices, std::vector<int> looked_at, WatchPace pace = {});
+  /// Looks at each device of `looked_at`, and goes on doing so. What of its memory no process has now is what the
+  /// driver itself holds: nothing of that counts as left behind by a program. An error where the driver does not tell,
+  /// since nobody could say later whether a device is clear. `devices` and `processes` outlive the watch.
+  static Result<std::unique_ptr<Watch>> create(const Devices& devices, const std::vector<int>& looked_at,
+                                               const ProcessTable& processes = ProcessTable::system());
   ~Watch() override { stop(); }
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
 
+  /// Requires: it is one of `looked_at`.
   void when_clear(int device, std::vector<pid_t> executors, Handlers handlers) override;
 
-  /// As of the last look, at most about a round ago; none if that failed.
+  /// As of the last look, at most about a second ago; none where the driver did not tell then.
   std::optional<DeviceState> state(int device) const;
 
+  /// Devices that are not clear by then stay without a word.
   void stop();
 
  private:
-  struct Clearing {
+  struct Arrived {
     int device = 0;
     std::vector<pid_t> executors;
     Handlers handlers;
-    SteadyTime stuck_at{};
-    SteadyTime next_look{};
-    std::chrono::milliseconds pause{};
-    bool is_stuck = false;
   };
 
+  Watch(const Devices& devices, std::map<int, DeviceState> states, const ProcessTable& processes);
   void run();
+  /// False once it is to stop.
+  bool wait_until(SteadyTime next, std::vector<Arrived>& arrived);
   void look_at_all();
-  /// What keeps the device from being clear; empty when it is.
-  std::string what_remains(const Clearing& clearing);
-  void look_at(Clearing& clearing);
 
   const Devices& devices_;
-  const WatchPace pace_;
-  std::map<int, std::optional<uint64_t>> unused_bytes_;  // in use on each device while nobody used it, where known
+  const std::vector<int> looked_at_;
+  Clock& clock_ = Clock::system();
+  Clearings clearings_;  // of its own thread
   mutable Mutex mutex_;
   ConditionVariable changed_;
   bool stopping_ KCORAL_GUARDED_BY(mutex_) = false;
-  std::list<Clearing> arrived_ KCORAL_GUARDED_BY(mutex_);
+  std::vector<Arrived> arrived_ KCORAL_GUARDED_BY(mutex_);
   std::map<int, DeviceState> states_ KCORAL_GUARDED_BY(mutex_);
-  std::list<Clearing> clearing_;  // of its own thread
-  SteadyTime next_round_{};
   std::thread thread_;
 };
 

@@ -94,7 +94,7 @@ class Executor {
   virtual const std::string& name() const = 0;
   /// Of the executor process; 0 while there is none.
   virtual int pid() const = 0;
-  /// Those that its programs can see.
+  /// Those that its programs can see, by the server's numbers; none on a CPU server.
   virtual const std::vector<int>& devices() const = 0;
   virtual void start(ExecutorEvents& events) = 0;
   /// Requires: the last event was on_idle.

@@ -31,12 +31,13 @@ std::vector<LeaseId> LeaseTable::in_order() const {
 std::vector<LeaseTable::Grant> LeaseTable::grant(SteadyTime now) {
   std::vector<int> available;
   for (const auto& [id, device] : devices_) {
-    if (device.use == DeviceUse::kFree) available.push_back(id);
+    if (device.use == DeviceUse::kFree && !device.is_quarantined) available.push_back(id);
   }
   std::vector<Grant> grants;
   if (available.empty() || waiting_.empty()) return grants;
   for (const LeaseId lease : in_order()) {
     const Waiting& waiting = waiting_.at(lease);
+    if (!is_satisfiable(waiting.wanted)) continue;
     std::vector<int> chosen = choose(waiting.wanted, available);
     if (chosen.empty()) continue;
     for (const int device : chosen) hold(lease, device, now);
@@ -45,6 +46,13 @@ std::vector<LeaseTable::Grant> LeaseTable::grant(SteadyTime now) {
     waiting_.erase(lease);
   }
   return grants;
+}
+
+bool LeaseTable::is_satisfiable(const Wanted& wanted) const {
+  const auto usable = std::count_if(devices_.begin(), devices_.end(), [&wanted](const auto& device) {
+    return !device.second.is_quarantined && could_have(wanted, device.first);
+  });
+  return static_cast<size_t>(usable) >= (wanted.devices.empty() ? wanted.count : wanted.devices.size());
 }
 
 std::vector<int> LeaseTable::choose(const Wanted& wanted, std::vector<int>& available) const {
@@ -71,7 +79,6 @@ void LeaseTable::hold(LeaseId lease, int id, SteadyTime now) {
   }
   device.use = DeviceUse::kHeld;
   device.holder = lease;
-  device.since = now;
 }
 
 std::vector<int> LeaseTable::end(LeaseId lease, bool clear, SteadyTime now) {
@@ -83,26 +90,25 @@ std::vector<int> LeaseTable::end(LeaseId lease, bool clear, SteadyTime now) {
   for (const int id : ended) {
     Device& device = devices_.at(id);
     device.use = clear ? DeviceUse::kFree : DeviceUse::kClearing;
+    if (clear) device.is_quarantined = false;
     device.holder.reset();
-    device.since = device.ended_at = now;
+    device.ended_at = now;
     device.was_wanted = std::any_of(waiting_.begin(), waiting_.end(),
                                     [id](const auto& each) { return could_have(each.second.wanted, id); });
   }
   return ended;
 }
 
-void LeaseTable::set_clear(int id, SteadyTime now) {
-  Device& device = devices_.at(id);
-  if (device.use != DeviceUse::kClearing && device.use != DeviceUse::kQuarantined) return;
-  device.use = DeviceUse::kFree;
-  device.since = now;
-}
-
-void LeaseTable::quarantine(int id, SteadyTime now) {
+void LeaseTable::set_clear(int id) {
   Device& device = devices_.at(id);
   if (device.use != DeviceUse::kClearing) return;
-  device.use = DeviceUse::kQuarantined;
-  device.since = now;
+  device.use = DeviceUse::kFree;
+  device.is_quarantined = false;
+}
+
+void LeaseTable::quarantine(int id) {
+  Device& device = devices_.at(id);
+  if (device.use != DeviceUse::kFree) device.is_quarantined = true;
 }
 
 std::vector<LeaseTable::DeviceView> LeaseTable::view() const {
@@ -110,8 +116,8 @@ std::vector<LeaseTable::DeviceView> LeaseTable::view() const {
   for (const auto& [id, device] : devices_) {
     const auto waiters = std::count_if(waiting_.begin(), waiting_.end(),
                                        [id = id](const auto& each) { return could_have(each.second.wanted, id); });
-    views.push_back({id, device.use, device.holder, device.since, static_cast<size_t>(waiters), device.handovers,
-                     device.idle_between});
+    views.push_back({id, device.use, device.is_quarantined, device.holder, static_cast<size_t>(waiters),
+                     device.handovers, device.idle_between});
   }
   return views;
 }

@@ -7,7 +7,8 @@
 // whoever ends one that has ended, or was never asked for, changes nothing.
 //
 // A device whose last holder's processes may not be gone yet is held back (`kClearing`) until somebody says that it is
-// clear. Not thread-safe.
+// clear. One that is quarantined is granted to nobody, and nothing is kept for whoever cannot be granted anything
+// without it. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -34,12 +35,12 @@ class LeaseTable {
     std::vector<int> devices;
     std::chrono::nanoseconds waited{};
   };
-  enum class DeviceUse { kFree, kHeld, kClearing, kQuarantined };
+  enum class DeviceUse { kFree, kHeld, kClearing };
   struct DeviceView {
     int id = 0;
     DeviceUse use = DeviceUse::kFree;
+    bool is_quarantined = false;
     std::optional<LeaseId> holder;            // of a held one
-    SteadyTime since{};                       // since when the use is what it is
     size_t waiters = 0;                       // leases that it could be granted to next
     uint64_t handovers = 0;                   // to somebody who waited when it became free
     std::chrono::nanoseconds idle_between{};  // over all of them: from the release to the grant
@@ -56,10 +57,10 @@ class LeaseTable {
   /// its processes stay and are idle. Otherwise they are held back. Returns the devices that it held.
   std::vector<int> end(LeaseId lease, bool clear, SteadyTime now);
 
-  /// A device that was held back or quarantined can be used again.
-  void set_clear(int device, SteadyTime now);
-  /// A device that was held back stays out of use until it is clear after all.
-  void quarantine(int device, SteadyTime now);
+  /// A device that was held back can be used again, quarantined or not.
+  void set_clear(int device);
+  /// A device that is held or held back is out of use until its holder has ended it and it is clear after all.
+  void quarantine(int device);
 
   bool is_held(LeaseId lease) const { return held_.contains(lease); }
   std::vector<DeviceView> view() const;
@@ -71,14 +72,16 @@ class LeaseTable {
   };
   struct Device {
     DeviceUse use = DeviceUse::kFree;
+    bool is_quarantined = false;
     std::optional<LeaseId> holder;
-    SteadyTime since{};
     SteadyTime ended_at{};    // its last lease
     bool was_wanted = false;  // somebody waited when it ended
     uint64_t handovers = 0;
     std::chrono::nanoseconds idle_between{};
   };
 
+  /// Whether the devices that are not quarantined would be enough.
+  bool is_satisfiable(const Wanted& wanted) const;
   /// Waiting leases, the next first.
   std::vector<LeaseId> in_order() const;
   /// The devices that `wanted` gets of those in `available`; empty if it must wait. What it keeps others from taking

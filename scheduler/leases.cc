@@ -6,13 +6,8 @@
 
 namespace kcoral::scheduler {
 
-Leases::Leases(std::vector<int> devices, devices::Clearance& clearance, EventLoop& loop,
-               std::function<std::vector<pid_t>()> executors, std::function<void()> device_is_back)
-    : clearance_(clearance),
-      loop_(loop),
-      executors_(std::move(executors)),
-      device_is_back_(std::move(device_is_back)),
-      table_(devices) {
+Leases::Leases(std::vector<int> devices, devices::Clearance& clearance, EventLoop& loop, Owner owner)
+    : clearance_(clearance), loop_(loop), owner_(std::move(owner)), table_(devices) {
   for (const int device : devices) since_[device] = loop_.clock().wall_now();
   update_view();
 }
@@ -29,10 +24,20 @@ void Leases::end(LeaseId lease, bool processes_ended) {
   const std::vector<int> devices = table_.end(lease, !processes_ended, loop_.clock().now());
   entries_.erase(lease);
   for (const int device : devices) {
-    since_[device] = loop_.clock().wall_now();
-    if (processes_ended) clear(device);
+    if (!trouble_.contains(device)) since_[device] = loop_.clock().wall_now();
+    if (processes_ended) {
+      clear(device);
+    } else {
+      on_usable_again(device);
+    }
   }
   settle();
+}
+
+void Leases::quarantine(LeaseId lease, const std::string& reason) {
+  for (const LeaseTable::DeviceView& device : table_.view()) {
+    if (device.holder == lease) quarantine(device.id, reason);
+  }
 }
 
 /// A grant may end in the next: whoever is told of one may end a lease at once.
@@ -55,30 +60,40 @@ void Leases::clear(int device) {
       if (!alive.expired()) function();
     });
   };
-  clearance_.when_clear(device, executors_(),
+  clearance_.when_clear(device, owner_.executors(),
                         {[this, device, on_loop] { on_loop([this, device] { on_cleared(device); }); },
                          [this, device, on_loop](std::string reason) {
-                           on_loop([this, device, reason = std::move(reason)] { on_stuck(device, reason); });
+                           on_loop([this, device, reason = std::move(reason)] { quarantine(device, reason); });
                          }});
 }
 
 void Leases::on_cleared(int device) {
-  const bool was_quarantined = trouble_.erase(device) > 0;
-  if (was_quarantined) {
-    spdlog::warn("GPU {} is back", device);
-    since_[device] = loop_.clock().wall_now();
-  }
-  table_.set_clear(device, loop_.clock().now());
+  table_.set_clear(device);
+  on_usable_again(device);
   settle();
-  if (was_quarantined) device_is_back_();
 }
 
-void Leases::on_stuck(int device, const std::string& reason) {
+void Leases::on_usable_again(int device) {
+  if (trouble_.erase(device) == 0) return;
+  spdlog::warn("GPU {} is back", device);
+  since_[device] = loop_.clock().wall_now();
+  tell_quarantined();
+}
+
+void Leases::quarantine(int device, const std::string& reason) {
   spdlog::error("GPU {} is quarantined: {}", device, reason);
   trouble_[device] = reason;
   since_[device] = loop_.clock().wall_now();
-  table_.quarantine(device, loop_.clock().now());
+  table_.quarantine(device);
   update_view();
+  tell_quarantined();
+  settle();
+}
+
+void Leases::tell_quarantined() {
+  std::set<int> quarantined;
+  for (const auto& [device, reason] : trouble_) quarantined.insert(device);
+  owner_.on_quarantined(std::move(quarantined));
 }
 
 void Leases::update_view() {

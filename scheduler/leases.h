@@ -1,7 +1,8 @@
 // The GPU leases of a server: who asks, who is granted, and what becomes of the devices of those that ended.
 //
 // It promises what LeaseTable promises, and that a lease whose processes ended passes on only once its devices are
-// clear of them (devices/clearance.h); a device that is not clear in time is quarantined, and comes back by itself.
+// clear of them (devices/clearance.h); a device that is not clear in time, or whose holder cannot be ended, is
+// quarantined, and comes back by itself.
 // Belongs to its loop's thread, except for `view`.
 #pragma once
 
@@ -9,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -28,20 +30,24 @@ struct LeaseHolder {
 
 class Leases {
  public:
-  /// `executors`: the pids of those that live, asked for when a device is to be cleared. `device_is_back`: one that was
-  /// quarantined. `clearance` outlives this, and calls back no more once this is gone.
-  Leases(std::vector<int> devices, devices::Clearance& clearance, EventLoop& loop,
-         std::function<std::vector<pid_t>()> executors, std::function<void()> device_is_back);
+  struct Owner {
+    std::function<std::vector<pid_t>()> executors;              // that live; asked when a device is to be cleared
+    std::function<void(std::set<int> devices)> on_quarantined;  // those that are, whenever that changes
+  };
+  /// `clearance` outlives this, and calls back no more once this is gone.
+  Leases(std::vector<int> devices, devices::Clearance& clearance, EventLoop& loop, Owner owner);
 
   /// `granted` runs once unless the lease is ended before, perhaps from within this call. Requires: `wanted` names
   /// devices of this server, and no more than it has.
-  LeaseId ask(LeaseHolder holder, LeaseTable::Wanted wanted, std::function<void(const std::vector<int>&)> granted);
+  [[nodiscard]] LeaseId ask(LeaseHolder holder, LeaseTable::Wanted wanted,
+                            std::function<void(const std::vector<int>&)> granted);
+
+  /// Its holder's processes cannot be ended: the devices that it holds are quarantined until they are gone after all.
+  void quarantine(LeaseId lease, const std::string& reason);
 
   /// Withdraws it, or gives it back. `processes_ended`: those of its holder have, so that its devices are looked at
   /// before they pass on.
   void end(LeaseId lease, bool processes_ended);
-
-  bool is_quarantined(int device) const { return trouble_.contains(device); }
 
   struct DeviceView {
     LeaseTable::DeviceView table;
@@ -60,13 +66,14 @@ class Leases {
   void settle();
   void clear(int device);
   void on_cleared(int device);
-  void on_stuck(int device, const std::string& reason);
+  void quarantine(int device, const std::string& reason);
+  void on_usable_again(int device);
+  void tell_quarantined();
   void update_view();
 
   devices::Clearance& clearance_;
   EventLoop& loop_;
-  std::function<std::vector<pid_t>()> executors_;
-  std::function<void()> device_is_back_;
+  Owner owner_;
   LeaseTable table_;
   std::map<LeaseId, Entry> entries_;
   std::map<int, std::string> trouble_;

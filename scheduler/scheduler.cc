@@ -1,44 +1,43 @@
 #include "scheduler/scheduler.h"
 
 #include <algorithm>
-#include <map>
 #include <utility>
 
 #include "base/log.h"
 
 namespace kcoral::scheduler {
 
-// After the store failed to answer a claim (a full disk, say): often enough to go on soon, seldom enough not to spin.
+// After the store could give a slot nothing (a full disk, say): often enough to go on soon, seldom enough not to spin.
 constexpr auto kClaimRetry = std::chrono::seconds(1);
 
 Scheduler::Scheduler(std::vector<std::unique_ptr<executor::Executor>> executors, store::Store& store, EventLoop& loop,
                      SchedulerConfig config)
-    : store_(store), loop_(loop) {
+    : store_(store), loop_(loop), roster_([this](const std::string& slot, Result<std::optional<store::Claim>> claim) {
+        loop_.post([this, slot, claim = std::move(claim)]() mutable { on_claim(slot, std::move(claim)); });
+      }) {
   KCORAL_CHECK(!executors.empty());
   KCORAL_CHECK(config.devices.empty() || config.clearance != nullptr);
   if (!config.devices.empty()) {
-    const auto executor_pids = [this] {
-      std::vector<pid_t> pids;
-      for (const auto& slot : slots_) {
-        if (const int pid = slot->executor_pid(); pid > 0) pids.push_back(pid);
-      }
-      return pids;
-    };
-    leases_ = std::make_unique<Leases>(std::move(config.devices), *config.clearance, loop, executor_pids, [this] {
-      if (started_) dispatch();
-    });
+    leases_ = std::make_unique<Leases>(std::move(config.devices), *config.clearance, loop,
+                                       Leases::Owner{[this] { return executor_pids(); },
+                                                     [this](std::set<int> devices) {
+                                                       roster_.set_unusable_devices(std::move(devices));
+                                                       store_.executor_became_idle();
+                                                     }});
   }
   for (auto& executor : executors) {
     slots_.push_back(
         std::make_unique<Slot>(std::move(executor), store, loop, *this, leases_.get(), config.response_bytes_max));
   }
   update_capacity();
-  store_.set_work_listener([this] {
-    loop_.post([this] {
-      dry_.clear();
-      if (started_) dispatch();
-    });
-  });
+}
+
+std::vector<pid_t> Scheduler::executor_pids() const {
+  std::vector<pid_t> pids;
+  for (const auto& slot : slots_) {
+    if (const int pid = slot->executor_pid(); pid > 0) pids.push_back(pid);
+  }
+  return pids;
 }
 
 void Scheduler::start(Callbacks callbacks) {
@@ -49,6 +48,7 @@ void Scheduler::start(Callbacks callbacks) {
 void Scheduler::drain(std::chrono::milliseconds grace, std::function<void()> drained) {
   draining_ = true;
   drained_ = std::move(drained);
+  for (auto& slot : slots_) withdraw(*slot);
   loop_.run_after(grace, [this] {
     for (auto& slot : slots_) slot->give_up("the server was stopped while it ran");
   });
@@ -76,8 +76,11 @@ void Scheduler::update_capacity() {
 void Scheduler::on_slot_changed() {
   update_capacity();
   report_ready_once();
+  for (auto& slot : slots_) {
+    if (slot->state() == Slot::State::kStarting || slot->state() == Slot::State::kBroken) withdraw(*slot);
+  }
   if (draining_) return check_drained();
-  if (started_) dispatch();
+  offer_idle_slots();
 }
 
 std::vector<Leases::DeviceView> Scheduler::devices() const {
@@ -108,79 +111,42 @@ void Scheduler::report_ready_once() {
   if (!all_idle) return;
   started_ = true;
   callbacks_.on_ready(slots_.front()->info());
+  store_.serve(roster_);
 }
 
-void Scheduler::dispatch() {
-  if (draining_) return;
-  const uint64_t queued = store_.counts().queued;
-  // A claim that is on its way takes one of the queued requests.
-  while (claims_pending_ < queued) {
-    Slot* slot = next_idle();
-    if (slot == nullptr) return;
-    claim_for(*slot);
+void Scheduler::offer_idle_slots() {
+  if (!started_ || draining_) return;
+  for (auto& slot : slots_) {
+    if (slot->state() != Slot::State::kIdle || slot->is_claiming() || pausing_.contains(slot->name())) continue;
+    slot->begin_claim();
+    roster_.offer({slot->name(), slot->executor_pid()}, slot->devices());
+    store_.executor_became_idle();
   }
 }
 
-Slot* Scheduler::next_idle() const {
-  std::map<int, size_t> at_work;  // on each device
-  bool is_any_in_use = false;
-  for (const auto& slot : slots_) {
-    const bool works = slot->is_claiming() || slot->state() == Slot::State::kRunning;
-    for (const int device : slot->devices()) {
-      at_work[device] += works ? 1 : 0;
-      is_any_in_use = is_any_in_use || !leases_->is_quarantined(device);
-    }
-  }
-  Slot* next = nullptr;
-  size_t fewest = 0;
-  for (const auto& slot : slots_) {
-    if (dry_.contains(slot->has_several_gpus())) continue;
-    if (slot->state() != Slot::State::kIdle || slot->is_claiming()) continue;
-    const std::vector<int>& devices = slot->devices();
-    if (devices.size() == 1 && is_any_in_use && leases_->is_quarantined(devices.front())) continue;
-    size_t most = 0;
-    for (const int device : devices) most = std::max(most, at_work[device]);
-    if (next != nullptr && most >= fewest) continue;
-    next = slot.get();
-    fewest = most;
-  }
-  return next;
+void Scheduler::withdraw(Slot& slot) {
+  if (roster_.withdraw(slot.name())) slot.end_claim(std::nullopt);
 }
 
-void Scheduler::claim_for(Slot& slot) {
-  slot.begin_claim();
-  ++claims_pending_;
-  store_.claim(
-      {slot.name(), slot.executor_pid(), slot.has_several_gpus()},
-      [this, &slot](Result<std::optional<store::Claim>> result) {
-        loop_.post([this, &slot, result = std::move(result)]() mutable { on_claim_result(slot, std::move(result)); });
-      });
-}
-
-void Scheduler::on_claim_result(Slot& slot, Result<std::optional<store::Claim>> result) {
-  --claims_pending_;
-  const bool found_none = result && !*result;
-  // What has arrived since is announced after this.
-  if (found_none) dry_.insert(slot.has_several_gpus());
-  slot.end_claim(result ? std::move(*result) : std::nullopt);
+void Scheduler::on_claim(const std::string& name, Result<std::optional<store::Claim>> claim) {
+  Slot& slot = **std::find_if(slots_.begin(), slots_.end(), [&name](const auto& each) { return each->name() == name; });
+  if (!claim) {
+    spdlog::error("{} could be given no request: {}", name, claim.error().message);
+    pausing_.insert(name);
+    loop_.run_after(kClaimRetry, [this, name] {
+      pausing_.erase(name);
+      offer_idle_slots();
+    });
+  }
+  slot.end_claim(claim ? std::move(*claim) : std::nullopt);
   if (draining_) return check_drained();
-  if (!result) {
-    spdlog::error("cannot take a request from the queue: {}", result.error().message);
-    if (!std::exchange(retry_armed_, true)) {
-      loop_.run_after(kClaimRetry, [this] {
-        retry_armed_ = false;
-        dispatch();
-      });
-    }
-    return;
-  }
-  dispatch();
+  offer_idle_slots();
 }
 
 void Scheduler::check_drained() {
-  if (!drained_ || claims_pending_ > 0) return;
+  if (!drained_) return;
   for (const auto& slot : slots_) {
-    if (slot->state() == Slot::State::kRunning || slot->commits_pending() > 0) return;
+    if (slot->is_claiming() || slot->state() == Slot::State::kRunning || slot->commits_pending() > 0) return;
   }
   // Not from inside a slot's own callback: whoever drains may take the scheduler down.
   loop_.post(std::exchange(drained_, nullptr));

@@ -1,8 +1,8 @@
 // Brings queued requests to executors as they become free, and outcomes back to the store.
 //
-// It promises: a free slot never stands idle while a request waits, unless its device is quarantined and another one is
-// not; a request is given to one slot at a time, of a device with the fewest programs; when the scheduler stops, what
-// is queued stays queued and what runs is finished or given back to the store.
+// It promises: a free slot never stands idle while a request waits that it could run (programs for several GPUs have
+// slots of their own, and a slot whose devices are quarantined runs nothing); a request is given to one slot at a time;
+// when the scheduler stops, what is queued stays queued and what runs is finished or given back to the store.
 //
 // The scheduler belongs to one EventLoop: it is made, used and destroyed on that loop's thread, or while
 // the loop does not run.
@@ -18,6 +18,7 @@
 #include "base/event_loop.h"
 #include "base/mutex.h"
 #include "executor/executor.h"
+#include "scheduler/roster.h"
 #include "scheduler/slot.h"
 #include "store/store.h"
 
@@ -39,12 +40,11 @@ class Scheduler final : public SlotOwner {
     std::function<void(Error)> on_unable;
   };
 
-  /// Requires: the store's recovery is still to come, since this registers the store's work listener.
   Scheduler(std::vector<std::unique_ptr<executor::Executor>> executors, store::Store& store, EventLoop& loop,
             SchedulerConfig config = {});
 
-  /// Starts the executors. Nothing is claimed before every one of them has been ready.
-  /// Requires: the store's recovery is done.
+  /// Starts the executors. Nothing is claimed before every one of them has been ready. Requires: the store's recovery
+  /// is done, and the store is closed before this scheduler goes.
   void start(Callbacks callbacks);
 
   struct Quarantined {
@@ -69,14 +69,13 @@ class Scheduler final : public SlotOwner {
   void on_slot_changed() override;
   void on_devices_taken(const Slot& by, const std::vector<int>& devices, const Uuid& request_id) override;
   void on_slot_broken(const std::string& slot, const std::string& reason) override;
+  std::vector<pid_t> executor_pids() const;
   void update_capacity();
   void report_ready_once();
   void report_unable_once(Error error);
-  void dispatch();
-  /// Of the slots that can take a request the one whose device has the fewest at work; null without one.
-  Slot* next_idle() const;
-  void claim_for(Slot& slot);
-  void on_claim_result(Slot& slot, Result<std::optional<store::Claim>> result);
+  void offer_idle_slots();
+  void withdraw(Slot& slot);
+  void on_claim(const std::string& slot, Result<std::optional<store::Claim>> claim);
   void check_drained();
 
   store::Store& store_;
@@ -87,9 +86,8 @@ class Scheduler final : public SlotOwner {
   std::function<void()> drained_;
   bool started_ = false;  // every slot was ready once
   bool draining_ = false;
-  bool retry_armed_ = false;
-  std::set<bool> dry_;  // kinds of slots (for several GPUs or not) for which nothing is queued, until work arrives
-  uint64_t claims_pending_ = 0;
+  std::set<std::string> pausing_;  // slots that could be given nothing and are not offered for a while
+  Roster roster_;
   mutable Mutex capacity_mutex_;
   Capacity capacity_ KCORAL_GUARDED_BY(capacity_mutex_);
 };

@@ -82,25 +82,31 @@ void Slot::on_lease_asked(const executor::LeaseAsk& ask) {
   LeaseHolder holder{name(), std::nullopt};
   if (ask.for_program && fence_) holder.request_id = fence_->request_id;
   if (ask.for_program) given_back_.clear();
-  held_leases_[ask.id].for_program = ask.for_program;
+  leases_asked_[ask.id].for_program = ask.for_program;
   const LeaseId id = leases_->ask(std::move(holder), {ask.priority, ask.devices, ask.count},
                                   [this, lease = ask.id](const std::vector<int>& devices) { grant(lease, devices); });
-  // It may have been granted and lost from within.
-  if (const auto lease = held_leases_.find(ask.id); lease != held_leases_.end()) lease->second.id = id;
+  const auto lease = leases_asked_.find(ask.id);
+  if (lease != leases_asked_.end()) {
+    lease->second.id = id;
+  } else {  // it was granted and lost from within
+    leases_->end(id, /*processes_ended=*/true);
+  }
 }
 
 void Slot::grant(uint64_t id, const std::vector<int>& devices) {
-  Lease& lease = held_leases_.at(id);
-  lease.devices = devices;
+  const auto lease = leases_asked_.find(id);
+  if (lease == leases_asked_.end()) return;
+  lease->second.devices = devices;
+  const bool for_program = lease->second.for_program;
   executor_->grant_lease(id, devices);
-  if (lease.for_program && fence_) owner_.on_devices_taken(*this, devices, fence_->request_id);
+  if (for_program && fence_) owner_.on_devices_taken(*this, devices, fence_->request_id);
 }
 
 void Slot::on_lease_ended(uint64_t id, bool processes_ended) {
-  const auto lease = held_leases_.find(id);
-  if (lease == held_leases_.end()) return;
+  const auto lease = leases_asked_.find(id);
+  if (lease == leases_asked_.end()) return;
   const Lease ended = std::move(lease->second);
-  held_leases_.erase(lease);
+  leases_asked_.erase(lease);
   if (ended.for_program && !processes_ended && state_ == State::kRunning) given_back_ = ended.devices;
   leases_->end(ended.id, processes_ended);
 }
@@ -128,6 +134,7 @@ void Slot::on_outcome(executor::RunReport report) {
 
 void Slot::on_quarantined(std::string reason) {
   spdlog::error("{} is quarantined: {}", name(), reason);
+  for (const auto& [id, lease] : leases_asked_) leases_->quarantine(lease.id, reason);
   quarantine_ = {loop_.clock().wall_now(), std::move(reason)};
   move_to(State::kQuarantined);
 }
@@ -140,7 +147,7 @@ void Slot::on_lost(std::string reason, bool permanent) {
   } else {
     spdlog::warn("{} was lost: {}", name(), reason);
   }
-  for (const auto& [id, lease] : std::exchange(held_leases_, {})) leases_->end(lease.id, /*processes_ended=*/true);
+  for (const auto& [id, lease] : std::exchange(leases_asked_, {})) leases_->end(lease.id, /*processes_ended=*/true);
   move_to(permanent ? State::kBroken : State::kStarting);
   if (permanent) owner_.on_slot_broken(name(), reason);
 }

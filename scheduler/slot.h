@@ -55,7 +55,6 @@ class Slot final : public executor::ExecutorEvents {
   const std::string& name() const { return executor_->name(); }
   int executor_pid() const { return executor_->pid(); }
   const std::vector<int>& devices() const { return executor_->devices(); }
-  bool has_several_gpus() const { return devices().size() > 1; }
   const executor::ExecutorInfo& info() const { return info_; }
   /// Requires: it is quarantined.
   const Quarantine& quarantine() const { return quarantine_; }
@@ -109,12 +108,12 @@ class Slot final : public executor::ExecutorEvents {
   uint64_t response_bytes_max_;
 
   State state_ = State::kStarting;
-  bool is_claiming_ = false;  // asked the store for a request; the executor may be lost and come back meanwhile
+  bool is_claiming_ = false;  // offered to take a request; the executor may be lost and come back meanwhile
   executor::ExecutorInfo info_;
   Quarantine quarantine_;
   std::optional<store::Fence> fence_;  // of the request it has, or had last: late records go to it
   std::chrono::microseconds queued_{};
-  std::map<uint64_t, Lease> held_leases_;  // asked for and not ended, by the executor's numbers
+  std::map<uint64_t, Lease> leases_asked_;  // asked for and not ended, by the executor's numbers
   std::vector<int> given_back_;  // by the program that runs: devices that it may not touch until it asks again
   std::vector<store::AuditRecord> records_;  // not yet given to the store
   std::optional<EventLoop::TimerId> flush_timer_;

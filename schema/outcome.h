@@ -77,7 +77,8 @@ struct Outcome {
 };
 
 /// The members of a COMPLETED or FAILED answer from "results" to the end, without braces:
-/// `["gpu_count":2,"gpu_ids":[0,1],]"results":{...},"stdout":"...","stderr":"...","stdout_truncated":false,"stderr_truncated":false[,"error":{...}]`.
+/// `["gpu_count":2,"gpu_ids":[0,1],]"results":{...},"stdout":"...","stderr":"...","stdout_truncated":false,
+/// "stderr_truncated":false[,"error":{...}]`, in one line.
 /// Requires: ending is kCompleted or kFailed.
 std::string render_outcome_members(const Outcome& outcome);
 

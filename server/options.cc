@@ -17,7 +17,8 @@ namespace {
 
 constexpr char kFooter[] = R"(
 Examples:
-  kcoral server --num-workers 4 --data-dir /var/lib/kcoral
+  kcoral server --device cpu --num-workers 4 --data-dir /var/lib/kcoral
+  kcoral server --gpus 0,1 --python /opt/venv/bin/python3
   kcoral server --host 0.0.0.0 --port 8000 --preload numpy --python /opt/venv/bin/python3
   kcoral server --port 9000 --print-config > kcoral.toml; kcoral server --config kcoral.toml
 

@@ -10,7 +10,6 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
-#include <thread>
 #include <utility>
 
 #include "base/event_loop.h"
@@ -24,6 +23,7 @@
 #include "executor/sandbox/preflight.h"
 #include "gateway/gateway.h"
 #include "scheduler/scheduler.h"
+#include "server/device_choice.h"
 #include "server/identity.h"
 #include "server/old_executors.h"
 #include "store/store.h"
@@ -49,8 +49,6 @@ UniqueFd block_signals() {
   return UniqueFd(::signalfd(-1, &stop, SFD_CLOEXEC | SFD_NONBLOCK));
 }
 
-constexpr auto kDevicePause = std::chrono::milliseconds(50);
-
 /// "GPU 0, NVIDIA H200 (sm_90a) · "; nothing on a CPU server.
 std::string describe_devices(const std::vector<devices::Device>& devices) {
   if (devices.empty()) return "";
@@ -74,13 +72,11 @@ class Server {
   Status start_parts(int signals);
   Status check_exposed_paths(const std::string& data_dir) const;
   void close();
-  Status choose_devices();
-  Status wait_for_device(int id) const;
-  Status check_device(const devices::Device& device) const;
   std::vector<std::unique_ptr<executor::Executor>> make_executors();
   executor::ExecutorConfig executor_config(size_t slot, uid_t uid) const;
   std::vector<int> device_ids() const;
   std::vector<gateway::GpuFacts> gpus() const;
+  int gpu_count_max() const;
   gateway::GatewayConfig gateway_config() const;
   gateway::HealthFacts health() const;
   void on_ready(const executor::ExecutorInfo& info);
@@ -160,80 +156,16 @@ Status Server::prepare() {
   auto python = executor::find_python(wanted_python, identity_.uid, identity_.gid);
   if (!python) return fail(python.error());
   python_ = *python;
-  if (auto chosen = choose_devices(); !chosen) return chosen;
+  auto opened = open_devices(options_);
+  if (!opened) return fail(opened.error());
+  all_devices_ = std::move(*opened);
+  auto chosen = choose_devices(options_, all_devices_.get());
+  if (!chosen) return fail(chosen.error());
+  devices_ = std::move(chosen->devices);
+  slot_devices_ = std::move(chosen->slots);
   const bool preloads_torch = !options_.preload && !devices_.empty() && python_.has_torch;
   preload_ = preloads_torch ? std::vector<std::string>{"torch"} : options_.preload.value_or(std::vector<std::string>());
   return executor::check_sandbox(paths_, identity_.uid, identity_.gid);
-}
-
-Status Server::choose_devices() {
-  using DeviceMode = ServerOptions::DeviceMode;
-  if (options_.device != DeviceMode::kCpu) {
-    auto opened = devices::open_devices();
-    if (!opened) {
-      return fail(ErrorKind::kEnvironment, "{}; with --device cpu the server runs without a GPU",
-                  opened.error().message);
-    }
-    all_devices_ = std::move(*opened);
-  }
-  if (all_devices_ == nullptr) {
-    if (options_.device == DeviceMode::kGpu || !options_.gpus.empty()) {
-      return fail(ErrorKind::kEnvironment,
-                  "there is no NVIDIA GPU: libnvidia-ml.so.1 cannot be loaded, finds no driver, or lists no device");
-    }
-    slot_devices_.assign(options_.slots, {});
-    return {};
-  }
-  if (options_.slots_given) {
-    return fail(ErrorKind::kEnvironment,
-                "--num-workers is for a CPU server (--device cpu); on GPUs it is --workers-per-gpu");
-  }
-  const auto& all = all_devices_->list();
-  std::vector<int> wanted = options_.gpus;
-  for (size_t id = 0; options_.gpus.empty() && id < all.size(); ++id) wanted.push_back(static_cast<int>(id));
-  for (const int id : wanted) {
-    if (static_cast<size_t>(id) >= all.size()) {
-      return fail(ErrorKind::kEnvironment, "--gpus: there is no GPU {}; this machine has 0 to {}", id, all.size() - 1);
-    }
-    devices_.push_back(all[static_cast<size_t>(id)]);
-    if (auto checked = check_device(devices_.back()); !checked) return checked;
-    for (uint32_t slot = 0; slot < options_.slots_per_gpu; ++slot) slot_devices_.push_back({id});
-  }
-  // A program for several GPUs runs in a slot that sees them all: one such slot for each pair of devices.
-  for (size_t pair = 0; pair < devices_.size() / 2; ++pair) slot_devices_.push_back(device_ids());
-  return {};
-}
-
-Status Server::check_device(const devices::Device& device) const {
-  if (device.arch != devices_.front().arch) {
-    return fail(ErrorKind::kEnvironment,
-                "GPU {} is {} and GPU {} is {}: the GPUs of one server have one architecture; choose with --gpus",
-                devices_.front().id, devices_.front().arch, device.id, device.arch);
-  }
-  std::error_code error;
-  if (!std::filesystem::exists(device.node, error)) {
-    return fail(ErrorKind::kEnvironment, "GPU {}: {} is missing", device.id, device.node);
-  }
-  return wait_for_device(device.id);
-}
-
-/// The contexts of an earlier server take a moment to end after it.
-Status Server::wait_for_device(int id) const {
-  const SteadyTime end = clock_.now() + limits::kKillWait;
-  for (bool said = false;; std::this_thread::sleep_for(kDevicePause)) {
-    auto state = all_devices_->look(id);
-    if (!state) return fail(state.error());
-    if (state->processes.empty()) return {};
-    const pid_t pid = state->processes.front().pid;
-    if (clock_.now() >= end) {
-      return fail(
-          ErrorKind::kEnvironment,
-          "GPU {} is in use by process {}: kcoral needs its GPUs for itself; end that process, or choose others "
-          "with --gpus",
-          id, pid);
-    }
-    if (!std::exchange(said, true)) spdlog::info("waiting for process {} to leave GPU {}", pid, id);
-  }
 }
 
 std::vector<int> Server::device_ids() const {
@@ -243,14 +175,18 @@ std::vector<int> Server::device_ids() const {
 }
 
 Status Server::start_parts(int signals) {
-  auto opened = store::open_store({options_.data_dir, options_.blob_cache_bytes}, clock_);
+  auto opened = store::open_store({options_.data_dir, options_.blob_cache_bytes, gpu_count_max()}, clock_);
   if (!opened) return fail(opened.error());
   store_ = std::move(*opened);
   // Its real place, whatever links lead there: what is hidden from programs must be named as the kernel sees it.
   data_dir_ = std::filesystem::canonical(options_.data_dir);
   if (auto checked = check_exposed_paths(data_dir_); !checked) return checked;
   if (auto gone = wait_for_old_executors(data_dir_, limits::kSlotStart, signals); !gone) return gone;
-  if (!devices_.empty()) watch_ = std::make_unique<devices::Watch>(*all_devices_, device_ids());
+  if (!devices_.empty()) {
+    auto watch = devices::Watch::create(*all_devices_, device_ids());
+    if (!watch) return fail(watch.error());
+    watch_ = std::move(*watch);
+  }
   scheduler_ = std::make_unique<scheduler::Scheduler>(
       make_executors(), *store_, *loop_,
       scheduler::SchedulerConfig{options_.response_bytes_max, device_ids(), watch_.get()});
@@ -326,9 +262,12 @@ gateway::GatewayConfig Server::gateway_config() const {
   config.worker_wait = options_.worker_wait;
   config.bounds.timeout_seconds_max = options_.timeout_seconds_max;
   config.bounds.output_limit_bytes_max = options_.output_limit_bytes_max;
-  config.bounds.gpu_count_max =
-      std::clamp(static_cast<int>(devices_.size()), 1, static_cast<int>(limits::kGpuCountMax));
+  config.bounds.gpu_count_max = gpu_count_max();
   return config;
+}
+
+int Server::gpu_count_max() const {
+  return std::clamp(static_cast<int>(devices_.size()), 1, static_cast<int>(limits::kGpuCountMax));
 }
 
 gateway::HealthFacts Server::health() const {

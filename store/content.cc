@@ -4,6 +4,7 @@
 #include <rocksdb/db.h>
 #include <rocksdb/env.h>
 #include <rocksdb/filter_policy.h>
+#include <rocksdb/listener.h>
 #include <rocksdb/options.h>
 #include <rocksdb/table.h>
 #include <rocksdb/write_batch.h>
@@ -16,6 +17,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <limits>
 #include <utility>
 
 #include "base/log.h"
@@ -27,6 +29,7 @@ namespace {
 constexpr char kBlobVersion = 1;
 constexpr size_t kBlobEntryBytes = 1 + 8 + 8;
 constexpr std::string_view kWritingMark = "writing";
+constexpr std::string_view kPlaceholder = "placeholder";
 
 constexpr size_t kBlockCacheBytes = 16 * limits::kMiB;  // names and audit; chunks are read past it
 // Blobs of 64 MiB, synced: 228-266 MB/s and 143 MB of memory at most. With 64 MiB memtables 207-249 MB/s and 215-240
@@ -129,7 +132,19 @@ class ServerLog final : public rocksdb::Logger {
   }
 };
 
-rocksdb::DBOptions database_options() {
+/// Counts how often the default family began an empty memtable.
+class DefaultMemtables final : public rocksdb::EventListener {
+ public:
+  void OnMemTableSealed(const rocksdb::MemTableInfo& sealed) override {
+    if (sealed.cf_name == rocksdb::kDefaultColumnFamilyName) ++begun_;
+  }
+  uint64_t begun() const { return begun_; }
+
+ private:
+  std::atomic<uint64_t> begun_{1};  // that of the open database
+};
+
+rocksdb::DBOptions database_options(std::shared_ptr<rocksdb::EventListener> listener) {
   rocksdb::DBOptions options;
   options.create_if_missing = true;
   options.create_missing_column_families = true;
@@ -137,6 +152,8 @@ rocksdb::DBOptions database_options() {
   options.max_total_wal_size = kWalBytesMax;
   options.max_open_files = kOpenFilesMax;
   options.info_log = std::make_shared<ServerLog>();
+  options.listeners = {std::move(listener)};
+  options.avoid_flush_during_shutdown = true;  // what is not in the log is the placeholder
   return options;
 }
 
@@ -145,6 +162,8 @@ rocksdb::DBOptions database_options() {
 struct Content::Engine {
   std::unique_ptr<rocksdb::DB> db;
   std::vector<rocksdb::ColumnFamilyHandle*> families;
+  std::shared_ptr<DefaultMemtables> memtables = std::make_shared<DefaultMemtables>();
+  std::atomic<uint64_t> memtable_with_placeholder{0};
 
   // Writes that have begun, writes that have ended, and how many had ended before the last successful sync.
   std::atomic<uint64_t> begun{0};
@@ -161,12 +180,27 @@ struct Content::Engine {
 
   Status write(rocksdb::WriteBatch& batch, std::string_view what) {
     ++begun;
-    // After a full disk RocksDB refuses all writes until it has found room again, for which it looks every few seconds.
-    const rocksdb::Status status = db->Write(rocksdb::WriteOptions(), &batch);
+    const rocksdb::Status status = append(batch, {});
     ++ended;
-    out_of_space = status.IsNoSpace();
     if (!status.ok()) return failure(status, what);
     return {};
+  }
+
+  /// After a full disk RocksDB refuses all writes until it has found room again, for which it looks every few seconds.
+  /// It then begins another log if a memtable holds anything, and otherwise goes on with the log to which it could not
+  /// append, which its own assertions forbid: so one memtable is never empty. The placeholder in it is in no log.
+  rocksdb::Status append(rocksdb::WriteBatch& batch, const rocksdb::WriteOptions& options) {
+    const uint64_t memtable = memtables->begun();
+    if (memtable_with_placeholder != memtable) {
+      rocksdb::WriteOptions unlogged;
+      unlogged.disableWAL = true;
+      if (db->Put(unlogged, family(kDefault), rocksdb::Slice(kPlaceholder.data(), kPlaceholder.size()), "").ok()) {
+        memtable_with_placeholder = memtable;
+      }
+    }
+    const rocksdb::Status status = db->Write(options, &batch);
+    out_of_space = status.IsNoSpace();
+    return status;
   }
 
   Result<std::optional<std::string>> get(FamilyIndex index, const std::string_view key, std::string_view what) const {
@@ -293,7 +327,8 @@ Result<std::unique_ptr<Content>> Content::open(const std::string& directory) {
   std::error_code ignored;
   std::filesystem::create_directory(directory, ignored);  // RocksDB would, and call it an error that it had to
   rocksdb::DB* db = nullptr;
-  const rocksdb::Status opened = rocksdb::DB::Open(database_options(), directory, families, &engine->families, &db);
+  const rocksdb::Status opened =
+      rocksdb::DB::Open(database_options(engine->memtables), directory, families, &engine->families, &db);
   if (!opened.ok()) return fail(ErrorKind::kEnvironment, "cannot open {}: {}", directory, opened.ToString());
   engine->db.reset(db);
 
@@ -336,7 +371,10 @@ Status Content::put_blob(const Digest& digest, std::string_view bytes) {
       const std::string entry = std::string(1, kBlobVersion) + big_endian(id, 8) + big_endian(bytes.size(), 8);
       const std::string_view key = raw(digest);
       batch.Put(engine_->family(kBlobs), rocksdb::Slice(key.data(), key.size()), entry);
+      // Before anybody can see it. Until its own end is known, no sync makes it durable.
+      note_unsynced(digest, std::numeric_limits<uint64_t>::max());
       stored = engine_->write(batch, "storing a blob");
+      note_unsynced(digest, stored ? std::optional(engine_->ended.load()) : std::nullopt);
       if (stored) return {};
     }
   }
@@ -344,6 +382,15 @@ Status Content::put_blob(const Digest& digest, std::string_view bytes) {
   transfer.abandon();
   if (!held) return fail(held.error());
   return stored;
+}
+
+void Content::note_unsynced(const Digest& blob, std::optional<uint64_t> ended) {
+  const MutexLock lock(unsynced_mutex_);
+  if (ended) {
+    unsynced_blobs_[blob] = *ended;
+  } else {
+    unsynced_blobs_.erase(blob);
+  }
 }
 
 Result<std::optional<uint64_t>> Content::blob_bytes(const Digest& digest) {
@@ -467,8 +514,7 @@ Status Content::sync() {
   rocksdb::WriteOptions options;
   options.sync = true;
   rocksdb::WriteBatch nothing;
-  const rocksdb::Status status = engine_->db->Write(options, &nothing);
-  engine_->out_of_space = status.IsNoSpace();
+  const rocksdb::Status status = engine_->append(nothing, options);
   if (status.IsNoSpace()) return failure(status, "syncing");
   if (!status.ok()) {
     // The kernel reports a failed sync once and may then forget what it could not write: trying again would lie.
@@ -481,12 +527,19 @@ Status Content::sync() {
   uint64_t before = engine_->synced;
   while (before < ended && !engine_->synced.compare_exchange_weak(before, ended)) {
   }
+  const MutexLock lock(unsynced_mutex_);
+  std::erase_if(unsynced_blobs_, [ended](const auto& blob) { return blob.second <= ended; });
   return {};
 }
 
 bool Content::is_synced() const {
   // Equal only if every write that has begun had also ended before the last sync.
   return engine_->synced == engine_->begun && !engine_->out_of_space;
+}
+
+bool Content::is_synced(const Digest& blob) const {
+  const MutexLock lock(unsynced_mutex_);
+  return !unsynced_blobs_.contains(blob) && !engine_->out_of_space;
 }
 
 bool Content::is_out_of_space() const { return engine_->out_of_space; }

@@ -25,6 +25,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -88,6 +89,8 @@ class Content {
   Status sync();
   /// True if all that can be read now is durable already. Never while the disk is full.
   bool is_synced() const;
+  /// The same of one blob that is held.
+  bool is_synced(const Digest& blob) const;
   /// Whether the last word of the disk was that it has no room. A `sync` asks it again.
   bool is_out_of_space() const;
 
@@ -104,11 +107,15 @@ class Content {
 
   explicit Content(std::unique_ptr<Engine> engine);
   Result<std::optional<BlobEntry>> blob_entry(const Digest& digest);
+  void note_unsynced(const Digest& blob, std::optional<uint64_t> ended);
   Status drop_damaged_blob(const Digest& digest, ContentId id, std::string_view why);
 
   std::unique_ptr<Engine> engine_;
   std::atomic<ContentId> next_id_{1};
   Mutex naming_mutex_;  // held while a blob gets or loses its name, so that it has one content at most
+  mutable Mutex unsynced_mutex_;
+  /// Blobs that may be held and not be durable yet, with the writes that must have ended before a sync for it to count.
+  std::map<Digest, uint64_t> unsynced_blobs_ KCORAL_GUARDED_BY(unsynced_mutex_);
 };
 
 }  // namespace kcoral::store

@@ -1,4 +1,4 @@
-// The part of DurableStore that hands out claims, and takes back those that cannot be loaded.
+// The part of DurableStore that gives queued requests to idle executors, and takes back those that cannot be loaded.
 #include <utility>
 
 #include "base/log.h"
@@ -19,49 +19,92 @@ bool is_shortage(const Error& error) {
 
 }  // namespace
 
-struct DurableStore::Claiming {
-  ExecutorRef executor;
-  std::function<void(Result<std::optional<Claim>>)> done;
-  InFlight::Token token;
-};
-
-void DurableStore::claim(ExecutorRef executor, std::function<void(Result<std::optional<Claim>>)> done) {
-  InFlight::Token token = in_flight_.enter();
-  if (!token) return done(fail(closed()));
-  claim_row(std::make_shared<Claiming>(Claiming{std::move(executor), std::move(done), std::move(token)}));
+void DurableStore::serve(ExecutorPool& pool) {
+  pool_ = &pool;
+  executor_became_idle();
 }
 
-void DurableStore::claim_row(const ClaimingPtr& claiming) {
-  writer_->submit({.apply = [this, claiming]() -> Result<AfterCommit> {
-                     auto claimed = requests_->claim_next(claiming->executor, clock_.wall_now());
-                     if (!claimed) return fail(claimed.error());
-                     return AfterCommit([this, claiming, claimed = std::move(*claimed)] {
-                       retry_put_backs();
-                       if (!claimed) return claiming->done(std::optional<Claim>());
-                       --queued_;
-                       ++in_progress_;
-                       const auto put_backs = put_backs_.find(claimed->claim.fence.request_id);
-                       service_->post([this, claiming, claimed = *claimed,
-                                       count = put_backs == put_backs_.end() ? 0 : put_backs->second] {
-                         load_claim(claiming, claimed, count);
-                       });
+void DurableStore::executor_became_idle() {
+  is_short_ = false;
+  // Whatever is submitted from now on meets the pool as it is; what is on its way may have passed it already. What has
+  // arrived is counted before it is on its way no more, so that one of the two looks sees it.
+  const bool none_arriving = arriving_ == 0;
+  if (none_arriving && queued_ == 0) return;
+  InFlight::Token token = in_flight_.enter();
+  if (!token) return;
+  writer_->submit(
+      {.apply = [this, token]() -> Result<AfterCommit> { return AfterCommit([this] { retry_put_backs(); }); },
+       .failed = [this](const Error&) { retry_put_backs(); },
+       .bytes = 0});
+}
+
+void DurableStore::submit_arrival(Writer::Operation operation) {
+  ++arriving_;
+  writer_->submit({.apply = [this, apply = std::move(operation.apply)]() -> Result<AfterCommit> {
+                     auto applied = apply();
+                     if (!applied) return applied;
+                     return AfterCommit([this, after = std::move(*applied)] {
+                       after();
+                       --arriving_;
                      });
                    },
                    .failed =
-                       [this, claiming](const Error& error) {
-                         retry_put_backs();
-                         claiming->done(fail(error));
+                       [this, failed = std::move(operation.failed)](const Error& error) {
+                         --arriving_;
+                         failed(error);
                        },
-                   .bytes = 0});
+                   .bytes = operation.bytes});
 }
 
-void DurableStore::load_claim(const ClaimingPtr& claiming, RequestTable::Claimed claimed, int put_backs) {
-  if (auto filled = fill_claim(claimed); !filled) {
-    const bool may_pass = is_shortage(filled.error()) && put_backs < limits::kPutBacksMax;
-    return may_pass ? put_back(claiming, claimed.claim.fence, filled.error())
-                    : pass_over(claiming, claimed.claim.fence, filled.error());
+Result<AfterCommit> DurableStore::assign_queued() {
+  ExecutorPool* const pool = pool_;
+  // Left over by a transaction that was lost.
+  for (const AssignmentPtr& undone : std::exchange(assigned_, {})) pool->put_back(undone->executor);
+  for (const bool for_several_gpus : {false, true}) {
+    while (pool != nullptr && !is_short_) {
+      auto executor = pool->take(for_several_gpus);
+      if (!executor) break;
+      auto claimed = requests_->claim_next(*executor, for_several_gpus, clock_.wall_now());
+      if (!claimed || !*claimed) pool->put_back(*executor);
+      if (!claimed) return fail(claimed.error());
+      if (!*claimed) break;
+      assigned_.push_back(std::make_shared<Assignment>(Assignment{std::move(*executor), std::move(**claimed), 0, {}}));
+    }
   }
-  claiming->done(std::optional<Claim>(std::move(claimed.claim)));
+  return AfterCommit([this] { on_assigned(); });
+}
+
+void DurableStore::on_assigned() {
+  for (AssignmentPtr& assignment : std::exchange(assigned_, {})) {
+    --queued_;
+    ++in_progress_;
+    const auto put_backs = put_backs_.find(assignment->claimed.claim.fence.request_id);
+    if (put_backs != put_backs_.end()) assignment->put_backs = put_backs->second;
+    assignment->token = in_flight_.enter();
+    // Closing: the next start takes it up.
+    if (!assignment->token) continue;
+    service_->post([this, assignment = std::move(assignment)] { load_claim(assignment); });
+  }
+}
+
+/// Somebody is told in any case, and comes idle again after a pause: that is when it is tried again.
+void DurableStore::on_assigning_failed(const Error& error) {
+  ExecutorPool* const pool = pool_;
+  if (pool == nullptr || queued_ == 0) return;
+  std::vector<AssignmentPtr> told = std::exchange(assigned_, {});
+  for (const AssignmentPtr& undone : told) pool->assign(undone->executor, fail(error));
+  for (const bool for_several_gpus : {false, true}) {
+    if (!told.empty()) break;
+    if (const auto executor = pool->take(for_several_gpus)) pool->assign(*executor, fail(error));
+  }
+}
+
+void DurableStore::load_claim(const AssignmentPtr& assignment) {
+  if (auto filled = fill_claim(assignment->claimed); !filled) {
+    const bool may_pass = is_shortage(filled.error()) && assignment->put_backs < limits::kPutBacksMax;
+    return may_pass ? put_back(assignment, filled.error()) : pass_over(assignment, filled.error());
+  }
+  pool_.load()->assign(assignment->executor, std::move(assignment->claimed.claim));
 }
 
 Status DurableStore::fill_claim(RequestTable::Claimed& claimed) {
@@ -82,55 +125,59 @@ Status DurableStore::fill_claim(RequestTable::Claimed& claimed) {
   return {};
 }
 
-void DurableStore::pass_over(const ClaimingPtr& claiming, const Fence& fence, const Error& error) {
+void DurableStore::pass_over(const AssignmentPtr& assignment, const Error& error) {
+  const Fence& fence = assignment->claimed.claim.fence;
   const ErrorKind kind = is_shortage(error) ? ErrorKind::kEnvironment : ErrorKind::kEngine;
   const std::string reason = fmt::format("what it needs to run cannot be read: {}", error.message);
   spdlog::error("request {}: {}", fence.request_id.str(), reason);
   auto ending = std::make_shared<Ending>();
   ending->fence = fence;
   ending->completion = completion_with_error(fence.request_id, State::kFailed, {kind, reason}, reason);
-  ending->token = claiming->token;
-  ending->done = [this, claiming, fence](const Status& ended) {
-    if (!ended) return put_back(claiming, fence, ended.error());
-    claim_row(claiming);
+  ending->token = assignment->token;
+  ending->done = [this, assignment](const Status& ended) {
+    if (!ended) return put_back(assignment, ended.error());
+    pool_.load()->put_back(assignment->executor);
+    executor_became_idle();
   };
   end(std::move(ending));
 }
 
-/// Announces no work: whoever claimed again at once would meet the same shortage.
-void DurableStore::put_back(const ClaimingPtr& claiming, const Fence& fence, const Error& error) {
+/// Nothing is assigned until an executor comes idle: whoever was given it at once would meet the same shortage.
+void DurableStore::put_back(const AssignmentPtr& assignment, const Error& error) {
+  is_short_ = true;
   // In the queue from now on, as everybody else sees it: whoever claims next finds the row saying so, too.
   --in_progress_;
   ++queued_;
-  undo_claim({fence, error.message}, claiming->token, [claiming, error] { claiming->done(fail(error)); });
+  undo_claim({assignment->claimed.claim.fence, error.message}, assignment->token,
+             [this, assignment, error] { pool_.load()->assign(assignment->executor, fail(error)); });
 }
 
 void DurableStore::undo_claim(PutBack put_back, InFlight::Token token, std::function<void()> done) {
   const auto shared = std::make_shared<const PutBack>(std::move(put_back));
-  writer_->submit({.apply = [this, shared, done, token]() -> Result<AfterCommit> {
-                     auto undone = requests_->unclaim(shared->fence, shared->reason, clock_.wall_now());
-                     if (!undone) return fail(undone.error());
-                     return AfterCommit([this, shared, done, token] {
-                       ++put_backs_[shared->fence.request_id];
-                       done();
-                     });
-                   },
-                   .failed =
-                       [this, shared, done, token](const Error& why) {
-                         spdlog::warn("request {} cannot be put back into the queue yet: {}",
-                                      shared->fence.request_id.str(), why.message);
-                         put_backs_delayed_.push_back(*shared);
-                         done();
-                       },
-                   .bytes = 0});
+  submit_arrival({.apply = [this, shared, done, token]() -> Result<AfterCommit> {
+                    auto undone = requests_->unclaim(shared->fence, shared->reason, clock_.wall_now());
+                    if (!undone) return fail(undone.error());
+                    return AfterCommit([this, shared, done, token] {
+                      ++put_backs_[shared->fence.request_id];
+                      done();
+                    });
+                  },
+                  .failed =
+                      [this, shared, done, token](const Error& why) {
+                        spdlog::warn("request {} cannot be put back into the queue yet: {}",
+                                     shared->fence.request_id.str(), why.message);
+                        put_backs_delayed_.push_back(*shared);
+                        done();
+                      },
+                  .bytes = 0});
 }
 
-/// Each claim brings those along that found no room on the disk.
+/// Whoever comes idle brings those along that found no room on the disk.
 void DurableStore::retry_put_backs() {
   for (PutBack& delayed : std::exchange(put_backs_delayed_, {})) {
     InFlight::Token token = in_flight_.enter();
     if (!token) return;  // the next start finds it
-    undo_claim(std::move(delayed), std::move(token), [this] { work_arrived_ = true; });
+    undo_claim(std::move(delayed), std::move(token), [] {});
   }
 }
 

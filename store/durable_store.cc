@@ -1,5 +1,6 @@
 #include "store/durable_store.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/log.h"
@@ -73,7 +74,7 @@ Result<std::unique_ptr<Store>> open_store(const StoreConfig& config, Clock& cloc
 Result<std::unique_ptr<DurableStore>> DurableStore::open(const StoreConfig& config, Clock& clock) {
   auto data_dir = DataDir::open(config.data_dir);
   if (!data_dir) return fail(data_dir.error());
-  std::unique_ptr<DurableStore> store(new DurableStore(std::move(*data_dir), clock));
+  std::unique_ptr<DurableStore> store(new DurableStore(std::move(*data_dir), config.gpu_count_max, clock));
   if (auto opened = store->open_parts(config); !opened) return fail(opened.error());
   return store;
 }
@@ -99,7 +100,13 @@ Status DurableStore::open_parts(const StoreConfig& config) {
   syncer_ = std::make_unique<Syncer>(*content_);
   intake_ = std::make_unique<ThreadPool>(kIntakeThreads, "store-intake");
   service_ = std::make_unique<ThreadPool>(kServiceThreads, "store-service");
-  auto writer = Writer::create(*database_, [this] { after_batch(); });
+  auto writer = Writer::create(*database_,
+                               {.apply = [this] { return assign_queued(); },
+                                .failed = [this](const Error& error) { on_assigning_failed(error); },
+                                .bytes = 0},
+                               [this] {
+                                 if (outbox_->take_appended()) copier_->wake();
+                               });
   if (!writer) return fail(writer.error());
   writer_ = std::move(*writer);
   copier_ = std::make_unique<AuditCopier>(*readers_, *content_, *writer_, *outbox_);
@@ -133,11 +140,6 @@ Status DurableStore::count_rows() {
   return {};
 }
 
-void DurableStore::after_batch() {
-  if (outbox_->take_appended()) copier_->wake();
-  if (std::exchange(work_arrived_, false) && work_listener_) work_listener_();
-}
-
 // --- admission ---
 
 void DurableStore::admit(Submission submission, std::function<void(Result<Admission>)> done) {
@@ -161,11 +163,19 @@ void DurableStore::take_in(const AdmittingPtr& admitting) {
   if (auto held = hold_blobs(*admitting); !held) return admitting->done(fail(held.error()));
   if (admitting->missing.empty()) admitting->program = encode_text(admitting->submission.program_text);
   // Also what somebody else has stored and not yet synced must be durable before a row refers to it.
+  const auto& blobs = admitting->submission.program.blobs;
+  if (std::all_of(blobs.begin(), blobs.end(), [this](const Digest& blob) { return content_->is_synced(blob); })) {
+    return on_blobs_held(admitting);
+  }
   syncer_->after_sync([this, admitting](const Status& synced) {
     if (!synced) return admitting->done(fail(synced.error()));
-    if (admitting->missing.empty()) return insert(admitting);
-    intake_->post([this, admitting] { admitting->done(admission_without_blobs(*admitting)); });
+    on_blobs_held(admitting);
   });
+}
+
+void DurableStore::on_blobs_held(const AdmittingPtr& admitting) {
+  if (admitting->missing.empty()) return insert(admitting);
+  intake_->post([this, admitting] { admitting->done(admission_without_blobs(*admitting)); });
 }
 
 Status DurableStore::hold_blobs(Admitting& admitting) {
@@ -199,20 +209,17 @@ Result<Admission> DurableStore::admission_without_blobs(const Admitting& admitti
 }
 
 void DurableStore::insert(const AdmittingPtr& admitting) {
-  writer_->submit({.apply = [this, admitting]() -> Result<AfterCommit> {
-                     auto kind = requests_->admit(admitting->submission, admitting->program, admitting->blob_bytes,
-                                                  clock_.wall_now());
-                     if (!kind) return fail(kind.error());
-                     return AfterCommit([this, admitting, kind = *kind] {
-                       if (kind == Admission::Kind::kAdmitted) {
-                         ++queued_;
-                         work_arrived_ = true;
-                       }
-                       admitting->done(Admission{kind, {}});
-                     });
-                   },
-                   .failed = [admitting](const Error& error) { admitting->done(fail(error)); },
-                   .bytes = admitting->program.bytes.size()});
+  submit_arrival({.apply = [this, admitting]() -> Result<AfterCommit> {
+                    auto kind = requests_->admit(admitting->submission, admitting->program, admitting->blob_bytes,
+                                                 clock_.wall_now());
+                    if (!kind) return fail(kind.error());
+                    return AfterCommit([this, admitting, kind = *kind] {
+                      if (kind == Admission::Kind::kAdmitted) ++queued_;
+                      admitting->done(Admission{kind, {}});
+                    });
+                  },
+                  .failed = [admitting](const Error& error) { admitting->done(fail(error)); },
+                  .bytes = admitting->program.bytes.size()});
 }
 
 // --- watching ---
@@ -244,12 +251,12 @@ Result<Store::AnswerPtr> DurableStore::answer_if_ended(const Uuid& request_id) {
   if (!(*standing)->answer) {
     return fail(ErrorKind::kGone, "the answer of request {} is not kept any more", request_id.str());
   }
-  return load_answer(*content_, request_id, *(*standing)->answer);
+  const KeptAnswer& answer = *(*standing)->answer;
+  if (const auto* small = std::get_if<SmallAnswer>(&answer)) return decode_answer(request_id, *small);
+  return load_answer(*content_, request_id, std::get<ContentId>(answer));
 }
 
 // --- runs ---
-
-void DurableStore::set_work_listener(std::function<void()> listener) { work_listener_ = std::move(listener); }
 
 void DurableStore::mark_running(const Fence& fence, int pid) {
   InFlight::Token token = in_flight_.enter();
@@ -296,26 +303,38 @@ void DurableStore::finish(const Fence& fence, Completion completion, std::functi
 void DurableStore::reject_if_queued(const Uuid& request_id, AnswerPtr answer, std::string reason) {
   InFlight::Token token = in_flight_.enter();
   if (!token) return;
+  Completion completion;
+  completion.state = State::kRejected;
+  completion.answer = std::move(answer);
+  completion.error_kind = info(ErrorKind::kBusy).wire_name;
+  completion.error_message = reason;
+  completion.reason = std::move(reason);
+  reject(
+      request_id, std::move(completion), [](const Status&) {}, std::move(token));
+}
+
+void DurableStore::reject(const Uuid& request_id, Completion completion, std::function<void(Status)> done,
+                          InFlight::Token token) {
   auto ending = std::make_shared<Ending>();
   ending->from = Ending::From::kQueue;
   ending->fence.request_id = request_id;
-  ending->completion.state = State::kRejected;
-  ending->completion.answer = std::move(answer);
-  ending->completion.error_kind = info(ErrorKind::kBusy).wire_name;
-  ending->completion.error_message = reason;
-  ending->completion.reason = std::move(reason);
-  ending->done = [](const Status&) {};
+  ending->completion = std::move(completion);
+  ending->done = std::move(done);
   ending->token = std::move(token);
   end(std::move(ending));
 }
 
 void DurableStore::end(EndingPtr ending) {
+  if (auto small = encode_if_small(*ending->completion.answer)) {
+    ending->answer = std::move(*small);
+    return commit_ending(ending);
+  }
   service_->post([this, ending = std::move(ending)] { store_ending(ending); });
 }
 
 void DurableStore::store_ending(const EndingPtr& ending) {
   auto stored = store_answer(*content_, ending->fence.request_id, *ending->completion.answer);
-  if (!stored && !ending->is_substitute && ending->from == Ending::From::kAttempt) {
+  if (!stored && ending->from == Ending::From::kAttempt) {
     const std::string reason = fmt::format("its answer could not be stored: {}", stored.error().message);
     spdlog::error("request {}: {}", ending->fence.request_id.str(), reason);
     Completion substitute = completion_with_error(ending->fence.request_id, State::kFailed,
@@ -323,8 +342,7 @@ void DurableStore::store_ending(const EndingPtr& ending) {
     substitute.times = ending->completion.times;
     substitute.records = std::move(ending->completion.records);
     ending->completion = std::move(substitute);
-    ending->is_substitute = true;
-    stored = store_answer(*content_, ending->fence.request_id, *ending->completion.answer);
+    return end(ending);  // which is small, and finds its room with the row
   }
   if (!stored) return ending->done(fail(stored.error()));
   ending->answer = *stored;
@@ -337,7 +355,8 @@ void DurableStore::store_ending(const EndingPtr& ending) {
 
 void DurableStore::commit_ending(const EndingPtr& ending) {
   const bool was_queued = ending->from == Ending::From::kQueue;
-  size_t bytes = 0;
+  const auto* small = std::get_if<SmallAnswer>(&ending->answer);
+  size_t bytes = small != nullptr ? small->content.size() : 0;
   for (const AuditRecord& record : ending->completion.records) bytes += record.members.size();
   writer_->submit({.apply = [this, ending, was_queued]() -> Result<AfterCommit> {
                      const Completion& completion = ending->completion;
@@ -363,8 +382,9 @@ void DurableStore::commit_ending(const EndingPtr& ending) {
 
 /// An answer that no row came to refer to.
 void DurableStore::drop_answer(const EndingPtr& ending) {
+  if (std::holds_alternative<SmallAnswer>(ending->answer)) return;
   service_->post([this, ending] {
-    auto dropped = content_->drop_artifact(ending->fence.request_id, ending->answer);
+    auto dropped = content_->drop_artifact(ending->fence.request_id, std::get<ContentId>(ending->answer));
     if (!dropped) spdlog::warn("{}", dropped.error().message);
   });
 }
@@ -385,23 +405,22 @@ void DurableStore::give_up(const Fence& fence, std::string reason, State gap_fro
   ending->completion = completion_with_error(fence.request_id, State::kInterrupted, last_word, std::move(reason));
   ending->done = std::move(done);
   ending->token = std::move(token);
-  writer_->submit({.apply = [this, ending, gap_from]() -> Result<AfterCommit> {
-                     auto lost =
-                         requests_->requeue(ending->fence, ending->completion.reason, gap_from, clock_.wall_now());
-                     if (!lost) return fail(lost.error());
-                     return AfterCommit([this, ending, lost = std::move(*lost)] {
-                       if (!lost.is_queued) {
-                         ending->completion.records = lost.records;
-                         return end(ending);
-                       }
-                       --in_progress_;
-                       ++queued_;
-                       work_arrived_ = true;
-                       ending->done({});
-                     });
-                   },
-                   .failed = [ending](const Error& error) { ending->done(fail(error)); },
-                   .bytes = 0});
+  submit_arrival({.apply = [this, ending, gap_from]() -> Result<AfterCommit> {
+                    auto lost =
+                        requests_->requeue(ending->fence, ending->completion.reason, gap_from, clock_.wall_now());
+                    if (!lost) return fail(lost.error());
+                    return AfterCommit([this, ending, lost = std::move(*lost)] {
+                      if (!lost.is_queued) {
+                        ending->completion.records = lost.records;
+                        return end(ending);
+                      }
+                      --in_progress_;
+                      ++queued_;
+                      ending->done({});
+                    });
+                  },
+                  .failed = [ending](const Error& error) { ending->done(fail(error)); },
+                  .bytes = 0});
 }
 
 // --- start and look-ups ---
@@ -421,21 +440,8 @@ Status DurableStore::recover() {
   }
   if (auto swept = sweep_answers(unfinished); !swept) return swept;
   if (auto abandoned = abandon_all(unfinished, token); !abandoned) return abandoned;
-  if (auto copied = copier_->drain(); !copied) return copied;
-  return announce_work();
-}
-
-Status DurableStore::announce_work() {
-  Collector announced(1);
-  writer_->submit({.apply = [this, &announced]() -> Result<AfterCommit> {
-                     return AfterCommit([this, &announced] {
-                       work_arrived_ = true;
-                       announced.report({});
-                     });
-                   },
-                   .failed = [&announced](const Error& error) { announced.report(fail(error)); },
-                   .bytes = 0});
-  return announced.wait();
+  if (auto rejected = reject_too_large(unfinished, token); !rejected) return rejected;
+  return copier_->drain();
 }
 
 /// Answers that were stored just before a crash kept their row from referring to them.
@@ -461,6 +467,30 @@ Status DurableStore::abandon_all(const std::vector<Reader::Unfinished>& unfinish
         [&abandoned](Status status) { abandoned.report(std::move(status)); }, token);
   }
   return abandoned.wait();
+}
+
+Status DurableStore::reject_too_large(const std::vector<Reader::Unfinished>& unfinished, const InFlight::Token& token) {
+  std::vector<const Reader::Unfinished*> too_large;
+  for (const Reader::Unfinished& request : unfinished) {
+    if (request.gpu_count > gpu_count_max_) too_large.push_back(&request);
+  }
+  if (too_large.empty()) return {};
+  Collector rejected(too_large.size());
+  for (const Reader::Unfinished* request : too_large) {
+    const Error error{ErrorKind::kEnvironment,
+                      fmt::format("the program wants {} GPUs, and since its server was started again that has {}",
+                                  request->gpu_count, gpu_count_max_)};
+    reject(
+        request->fence.request_id,
+        completion_with_error(request->fence.request_id, State::kRejected, error, error.message),
+        [&rejected](Status status) {
+          // One whose last attempt was lost has ended as interrupted.
+          const bool has_ended = !status && status.error().kind == ErrorKind::kConflict;
+          rejected.report(has_ended ? Status() : std::move(status));
+        },
+        token);
+  }
+  return rejected.wait();
 }
 
 Counts DurableStore::counts() const { return {.queued = queued_, .in_progress = in_progress_}; }

@@ -1,9 +1,10 @@
 // The Store on one machine: SQLite for what is true of requests, RocksDB for content and audit.
 //
-// Who does what: the writer's thread changes rows, and runs whatever follows a commit; `intake_` stores uploads;
-// `service_` loads what a claim or a watch needs and stores answers; the syncer makes content durable for all of them;
-// the copier moves audit records. A call travels through these as a chain of closures that hold its InFlight token, so
-// that `close` knows when the last is done. Content is always durable before the row that refers to it is committed.
+// Who does what: the writer's thread changes rows, gives those that are queued to idle executors in the same commit,
+// and runs whatever follows it; `intake_` stores uploads; `service_` loads what a claim or a watch needs and stores
+// answers; the syncer makes content durable for all of them; the copier moves audit records. A call travels through
+// these as a chain of closures that hold its InFlight token, so that `close` knows when the last is done. Content is
+// always durable before the row that refers to it is committed.
 #pragma once
 
 #include <atomic>
@@ -42,8 +43,8 @@ class DurableStore final : public Store {
   void unwatch(WatchId id) override;
   void reject_if_queued(const Uuid& request_id, AnswerPtr answer, std::string reason) override;
 
-  void set_work_listener(std::function<void()> listener) override;
-  void claim(ExecutorRef executor, std::function<void(Result<std::optional<Claim>>)> done) override;
+  void serve(ExecutorPool& pool) override;
+  void executor_became_idle() override;
   void mark_running(const Fence& fence, int pid) override;
   void append_audit(const Fence& fence, std::vector<AuditRecord> records) override;
   void finish(const Fence& fence, Completion completion, std::function<void(Status)> done) override;
@@ -57,7 +58,13 @@ class DurableStore final : public Store {
 
  private:
   struct Admitting;
-  struct Claiming;
+  /// A request that was assigned and is not with its executor yet.
+  struct Assignment {
+    ExecutorRef executor;
+    RequestTable::Claimed claimed;
+    int put_backs = 0;  // how often it was put back before
+    InFlight::Token token;
+  };
   struct Ending {
     enum class From { kAttempt, kQueue };
     From from = From::kAttempt;
@@ -65,43 +72,48 @@ class DurableStore final : public Store {
     Completion completion;
     std::function<void(Status)> done;
     InFlight::Token token;
-    ContentId answer = 0;
-    bool is_substitute = false;  // the true answer could not be stored
+    KeptAnswer answer;
   };
   struct PutBack {
     Fence fence;
     std::string reason;
   };
   using AdmittingPtr = std::shared_ptr<Admitting>;
-  using ClaimingPtr = std::shared_ptr<Claiming>;
+  using AssignmentPtr = std::shared_ptr<Assignment>;
   using EndingPtr = std::shared_ptr<Ending>;
 
   /// The error of whatever comes after the end.
   static Error closed() { return {ErrorKind::kBusy, "the server is shutting down"}; }
 
-  DurableStore(DataDir data_dir, Clock& clock) : clock_(clock), data_dir_(std::move(data_dir)) {}
+  DurableStore(DataDir data_dir, int gpu_count_max, Clock& clock)
+      : clock_(clock), data_dir_(std::move(data_dir)), gpu_count_max_(gpu_count_max) {}
   Status open_parts(const StoreConfig& config);
   Status count_rows();
-  void after_batch();
 
   void take_in(const AdmittingPtr& admitting);
   Status hold_blobs(Admitting& admitting);
+  void on_blobs_held(const AdmittingPtr& admitting);
   Result<Admission> admission_without_blobs(const Admitting& admitting);
   void insert(const AdmittingPtr& admitting);
 
   /// Null while the request is not terminal.
   Result<AnswerPtr> answer_if_ended(const Uuid& request_id);
 
-  void claim_row(const ClaimingPtr& claiming);
-  /// `put_backs`: how often it was put back before.
-  void load_claim(const ClaimingPtr& claiming, RequestTable::Claimed claimed, int put_backs);
+  /// What ends each batch of the writer.
+  Result<Writer::AfterCommit> assign_queued();
+  void on_assigned();
+  void on_assigning_failed(const Error& error);
+  void load_claim(const AssignmentPtr& assignment);
   Status fill_claim(RequestTable::Claimed& claimed);
-  void pass_over(const ClaimingPtr& claiming, const Fence& fence, const Error& error);
-  void put_back(const ClaimingPtr& claiming, const Fence& fence, const Error& error);
+  void pass_over(const AssignmentPtr& assignment, const Error& error);
+  void put_back(const AssignmentPtr& assignment, const Error& error);
   /// Makes the row say so; the counts do already.
   void undo_claim(PutBack put_back, InFlight::Token token, std::function<void()> done);
+  /// Submits what may make a request claimable.
+  void submit_arrival(Writer::Operation operation);
   void retry_put_backs();
 
+  void reject(const Uuid& request_id, Completion completion, std::function<void(Status)> done, InFlight::Token token);
   void end(EndingPtr ending);
   void store_ending(const EndingPtr& ending);
   void commit_ending(const EndingPtr& ending);
@@ -109,11 +121,12 @@ class DurableStore final : public Store {
   void give_up(const Fence& fence, std::string reason, schema::State gap_from, std::function<void(Status)> done,
                InFlight::Token token);
   Status sweep_answers(const std::vector<Reader::Unfinished>& unfinished);
+  Status reject_too_large(const std::vector<Reader::Unfinished>& unfinished, const InFlight::Token& token);
   Status abandon_all(const std::vector<Reader::Unfinished>& unfinished, const InFlight::Token& token);
-  Status announce_work();
 
   Clock& clock_;
   DataDir data_dir_;
+  const int gpu_count_max_;
   InFlight in_flight_;
   bool closed_ = false;
 
@@ -125,11 +138,13 @@ class DurableStore final : public Store {
   std::unique_ptr<Blobs> blobs_;
 
   Watches watches_;
-  std::function<void()> work_listener_;
-  bool work_arrived_ = false;               // the writer's thread only: something of this batch became claimable
+  std::atomic<ExecutorPool*> pool_{nullptr};
+  std::atomic<bool> is_short_{false};       // the last request was put back; nothing is assigned until somebody is idle
+  std::vector<AssignmentPtr> assigned_;     // the writer's thread only: by the transaction that is open
   std::map<Uuid, int> put_backs_;           // the writer's thread only: of queued requests, how often
   std::vector<PutBack> put_backs_delayed_;  // the writer's thread only: what found no room on the disk
   std::atomic<uint64_t> queued_{0};
+  std::atomic<uint64_t> arriving_{0};  // operations on their way that may make a request claimable
   std::atomic<uint64_t> in_progress_{0};
 
   std::unique_ptr<Writer> writer_;

@@ -26,15 +26,17 @@ Result<std::unique_ptr<Reader>> Reader::open(const std::string& path) {
       {&reader->find_,
        "SELECT owner, client, state, priority, attempt, max_attempts, labels, submitted_us, started_us, finished_us,"
        " executor, program_sha256, error_kind, error_message FROM requests WHERE request_id = ?"},
-      {&reader->standing_, "SELECT state, owner, program_sha256, answer_id FROM requests WHERE request_id = ?"},
+      {&reader->standing_,
+       "SELECT state, owner, program_sha256, answer_id, header, content FROM requests"
+       " LEFT JOIN answers USING (seq) WHERE request_id = ?"},
       {&reader->program_, "SELECT codec, text FROM programs WHERE seq = ?"},
       {&reader->blobs_, "SELECT digest FROM request_blobs WHERE seq = ? ORDER BY position"},
       {&reader->outbox_after_,
        "SELECT id, request_id, first_seq, records FROM outbox WHERE id > ? ORDER BY id LIMIT ?"},
       {&reader->outbox_of_, "SELECT id, request_id, first_seq, records FROM outbox WHERE request_id = ? ORDER BY id"},
       {&reader->unfinished_,
-       "SELECT request_id, attempt, state FROM requests WHERE state = 0 UNION ALL"
-       " SELECT request_id, attempt, state FROM requests WHERE state IN (1, 2)"},
+       "SELECT request_id, attempt, state, gpu_count FROM requests WHERE state = 0 UNION ALL"
+       " SELECT request_id, attempt, state, gpu_count FROM requests WHERE state IN (1, 2)"},
   };
   for (const auto& [statement, sql] : statements) {
     auto prepared = reader->database_->prepare(sql);
@@ -78,7 +80,11 @@ Result<std::optional<Reader::Standing>> Reader::standing(const Uuid& request_id)
                     .owner = std::string(cursor.text(1)),
                     .program_sha256 = cursor.digest(2),
                     .answer = std::nullopt};
-  if (!cursor.is_null(3)) standing.answer = static_cast<ContentId>(cursor.integer(3));
+  if (!cursor.is_null(4)) {
+    standing.answer = SmallAnswer{std::string(cursor.text(4)), std::string(cursor.blob(5))};
+  } else if (!cursor.is_null(3)) {
+    standing.answer = static_cast<ContentId>(cursor.integer(3));
+  }
   return std::optional<Standing>(std::move(standing));
 }
 
@@ -130,7 +136,8 @@ Result<std::vector<Reader::Unfinished>> Reader::unfinished() {
     if (!found) return fail(found.error());
     if (!*found) return rows;
     rows.push_back({.fence = {cursor.uuid(0), static_cast<int>(cursor.integer(1))},
-                    .state = static_cast<State>(cursor.integer(2))});
+                    .state = static_cast<State>(cursor.integer(2)),
+                    .gpu_count = static_cast<int>(cursor.integer(3))});
   }
 }
 

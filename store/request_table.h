@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "store/content.h"
+#include "store/answers.h"
 #include "store/outbox.h"
 #include "store/program_text.h"
 #include "store/sqlite.h"
@@ -38,16 +38,17 @@ class RequestTable {
     uint64_t program_bytes = 0;
     Claim claim;  // without program and blobs
   };
-  /// queued → assigned, for the highest priority and then the first submission; nullopt if none is queued.
-  Result<std::optional<Claimed>> claim_next(const ExecutorRef& executor, WallTime now);
+  /// queued → assigned, for the highest priority and then the first submission of those that are (not) for several
+  /// GPUs; nullopt if none is queued.
+  Result<std::optional<Claimed>> claim_next(const ExecutorRef& executor, bool for_several_gpus, WallTime now);
   /// assigned → queued, at its old place: its attempt is not used up. Requires: the claim was given to nobody.
   Status unclaim(const Fence& fence, const std::string& reason, WallTime now);
 
   Status mark_running(const Fence& fence, int pid, WallTime now);
   Status append_audit(const Fence& fence, const std::vector<AuditRecord>& records);
-  Status finish(const Fence& fence, const Completion& completion, ContentId answer, WallTime now);
+  Status finish(const Fence& fence, const Completion& completion, const KeptAnswer& answer, WallTime now);
   /// queued → rejected.
-  Status reject(const Uuid& request_id, const Completion& completion, ContentId answer, WallTime now);
+  Status reject(const Uuid& request_id, const Completion& completion, const KeptAnswer& answer, WallTime now);
 
   /// What became of a request whose run was lost.
   struct Lost {
@@ -71,7 +72,8 @@ class RequestTable {
   Result<Row> load(const Uuid& request_id);
   /// The row of a fence that holds. `to`: where it is to move.
   Result<Row> load_fenced(const Fence& fence, std::optional<schema::State> to);
-  Status finish_row(const Uuid& request_id, Row& row, const Completion& completion, ContentId answer, WallTime now);
+  Status finish_row(const Uuid& request_id, Row& row, const Completion& completion, const KeptAnswer& answer,
+                    WallTime now);
   Result<std::optional<Admission::Kind>> existing(const Submission& submission);
   Status insert(const Submission& submission, const EncodedText& program, WallTime now, const AuditPosition& audit);
 
@@ -88,6 +90,7 @@ class RequestTable {
   Statement run_;
   Statement audit_;
   Statement finish_;
+  Statement insert_answer_;
   Statement requeue_;
 };
 

@@ -69,8 +69,7 @@ struct Fence {
 /// Whom a request is assigned to, for the audit and the status document.
 struct ExecutorRef {
   std::string name;
-  int pid = 0;                    // of the executor's process, as the host sees it
-  bool has_several_gpus = false;  // it takes programs for several GPUs, and no others
+  int pid = 0;  // of the executor's process, as the host sees it
 };
 
 /// A request that was assigned to an executor, with all that it needs to run.
@@ -83,6 +82,21 @@ struct Claim {
   std::shared_ptr<const SealedMemory> program;
   std::vector<StagedBlob> blobs;       // distinct, in program order
   std::chrono::microseconds queued{};  // from admission (or being queued again) to this claim
+};
+
+/// Those who run requests, as the store sees them. Its functions are called on the store's threads and must not block.
+class ExecutorPool {
+ public:
+  virtual ~ExecutorPool() = default;
+
+  /// An idle executor, which is taken from now on; nullopt if none is idle. Programs for several GPUs have executors of
+  /// their own, which take no others.
+  virtual std::optional<ExecutorRef> take(bool for_several_gpus) = 0;
+  /// It was taken for nothing, and is idle as before.
+  virtual void put_back(const ExecutorRef& executor) = 0;
+  /// What it was taken for. With an error it gets nothing now, and should not be idle again before a pause: memory,
+  /// descriptors or disk are short, and whatever comes next is likely to meet that, too.
+  virtual void assign(const ExecutorRef& executor, Result<Claim> claim) = 0;
 };
 
 /// One audit record before the store numbers it: a JSON object text with "event" and its fields, without "seq" and
@@ -134,6 +148,7 @@ struct Counts {
 struct StoreConfig {
   std::string data_dir;
   uint64_t blob_cache_bytes = limits::kBlobCacheBytesDefault;  // hot memory
+  int gpu_count_max = limits::kGpuCountMax;                    // of a program that can run on this server
 };
 
 class Store {
@@ -160,14 +175,15 @@ class Store {
 
   // --- scheduler ---
 
-  /// `listener` runs whenever a request may have become claimable. Requires: set before `recover`.
-  virtual void set_work_listener(std::function<void()> listener) = 0;
+  /// Assigns queued requests (priority, then submission order) to idle executors of `pool` from now on, each durably:
+  /// in the commit that admits or requeues it, if one is idle then. A request whose blobs or program are gone or
+  /// damaged is finished as failed (engine) and passed over. When memory, descriptors or disk run short, it is queued
+  /// as before, no attempt is used up, and the executor gets the error. Requires: `recover` was called; `pool` lives
+  /// until `close` has returned.
+  virtual void serve(ExecutorPool& pool) = 0;
 
-  /// Assigns the next queued request that is for such an executor (priority, then submission order), durably; nullopt
-  /// when none is queued. A request whose blobs or program are gone or damaged is finished as failed (engine) and
-  /// passed over. When memory, descriptors or disk run short, the request is queued as before, no attempt is used up,
-  /// and `done` gets the error: try again later.
-  virtual void claim(ExecutorRef executor, std::function<void(Result<std::optional<Claim>>)> done) = 0;
+  /// An executor of the pool has become idle.
+  virtual void executor_became_idle() = 0;
 
   /// assigned → running. Not waited for: it shares the next commit. `pid` is the runtime's, as the host sees it.
   virtual void mark_running(const Fence& fence, int pid) = 0;
@@ -185,7 +201,8 @@ class Store {
   // --- start and look-ups ---
 
   /// On start, before anything is claimed and once every executor of an earlier server is gone: what was assigned or
-  /// running is abandoned with a reason, leftovers of half-written content are swept, audit records not yet copied are.
+  /// running is abandoned with a reason, what needs more GPUs than this server has is rejected, leftovers of
+  /// half-written content are swept, audit records not yet copied are.
   virtual Status recover() = 0;
 
   virtual Counts counts() const = 0;

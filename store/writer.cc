@@ -14,8 +14,8 @@ constexpr size_t kBatchBytesMax = limits::kMiB;
 
 }  // namespace
 
-Result<std::unique_ptr<Writer>> Writer::create(Database& database, std::function<void()> after_batch) {
-  std::unique_ptr<Writer> writer(new Writer(database, std::move(after_batch)));
+Result<std::unique_ptr<Writer>> Writer::create(Database& database, Operation last, std::function<void()> after_batch) {
+  std::unique_ptr<Writer> writer(new Writer(database, std::move(last), std::move(after_batch)));
   const std::pair<Statement*, const char*> statements[] = {
       {&writer->begin_, "BEGIN IMMEDIATE"},         {&writer->commit_, "COMMIT"},
       {&writer->savepoint_, "SAVEPOINT operation"}, {&writer->release_, "RELEASE operation"},
@@ -58,6 +58,7 @@ void Writer::run() {
   for (;;) {
     std::vector<Operation> batch = next_batch();
     if (batch.empty()) return;
+    batch.push_back(last_);
     commit(batch);
     // The closures go before anything else happens: whoever waits for the end of their operations watches them.
     batch.clear();

@@ -38,8 +38,9 @@ class Writer {
   /// kRelaxed: shares the next commit that somebody waits for, or gets its own after limits::kRecordsDelayStore.
   enum class Urgency { kNow, kRelaxed };
 
-  /// `after_batch` runs after the callbacks of each batch.
-  static Result<std::unique_ptr<Writer>> create(Database& database, std::function<void()> after_batch);
+  /// `last` ends each batch: what follows from the operations before it, in their transaction. `after_batch` runs after
+  /// the callbacks of each batch.
+  static Result<std::unique_ptr<Writer>> create(Database& database, Operation last, std::function<void()> after_batch);
   ~Writer();
 
   void submit(Operation operation, Urgency urgency = Urgency::kNow);
@@ -48,8 +49,8 @@ class Writer {
   void close();
 
  private:
-  Writer(Database& database, std::function<void()> after_batch)
-      : database_(database), after_batch_(std::move(after_batch)) {}
+  Writer(Database& database, Operation last, std::function<void()> after_batch)
+      : database_(database), last_(std::move(last)), after_batch_(std::move(after_batch)) {}
 
   void run();
   std::vector<Operation> next_batch();
@@ -58,6 +59,7 @@ class Writer {
   Result<AfterCommit> apply_in_savepoint(Operation& operation);
 
   Database& database_;
+  const Operation last_;
   const std::function<void()> after_batch_;
   Statement begin_;
   Statement commit_;

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+from collections.abc import Callable
 from typing import Any
 
 MIB = 1 << 20
@@ -29,6 +30,27 @@ def device_count() -> int:
 def used_mib(index: int) -> float:
     nvml = _nvml()
     return nvml.nvmlDeviceGetMemoryInfo(nvml.nvmlDeviceGetHandleByIndex(index)).used / MIB
+
+
+def state(index: int) -> dict[str, float | None]:
+    """What may explain that one measurement differs from another; None for what the device does not tell."""
+    nvml = _nvml()
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+
+    def known(ask: Callable[[], float]) -> float | None:
+        try:
+            return ask()
+        except nvml.NVMLError:
+            return None
+
+    return {
+        "sm_clock_mhz": known(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
+        "memory_clock_mhz": known(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM)),
+        "temperature_c": known(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
+        "power_w": known(lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000),
+        "used_mib": known(lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used / MIB),
+        "processes": known(lambda: len(nvml.nvmlDeviceGetComputeRunningProcesses(handle))),
+    }
 
 
 def process_ids(index: int) -> set[int]:

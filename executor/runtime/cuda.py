@@ -17,6 +17,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from ctypes import addressof, byref, c_char, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
+from posix import getpid
 from typing import Any, Optional
 
 from errors import message_of, name_of
@@ -32,6 +33,10 @@ _REGISTER_PORTABLE, _REGISTER_READ_ONLY = 1, 8
 _POINTER_CONTEXT, _POINTER_DEVICE = 1, 9
 _WARM_UP_BYTES = 4096
 _LEGACY_STREAM = 0
+_FORKED = (
+    "CUDA was started before this process was forked, and cannot be used in a fork: start the process anew "
+    "(multiprocessing with 'spawn', or subprocess), or do the GPU work in its parent"
+)
 _modules = sys.modules
 _Text = c_char_p
 _Bytes = c_char
@@ -78,6 +83,7 @@ class Driver:
 
     def __init__(self, library: Any) -> None:
         """`library`: as from ctypes.CDLL."""
+        self._started_in: Optional[int] = None  # the process whose CUDA we started
         self._functions: dict[str, Any] = {}
         for name, arguments in _FUNCTIONS.items():
             function = library[name]
@@ -98,6 +104,7 @@ class Driver:
     def initialise(self) -> None:
         """Starts CUDA in this process, for good: its forks cannot use it. Raises CudaError."""
         self._call("cuInit", 0)
+        self._started_in = getpid()
 
     def make_context(self) -> None:
         """Makes the primary context of the first visible device, for the rest of the process, and does each kind of
@@ -192,7 +199,13 @@ class Driver:
     def _check(self, result: int, call: str) -> None:
         if result != _SUCCESS:
             name = self._describe("cuGetErrorName", result) or "%d" % result
-            raise CudaError(name, self._describe("cuGetErrorString", result) or "unknown", call)
+            text = _FORKED if self._is_of_a_fork(result, call) else self._describe("cuGetErrorString", result)
+            raise CudaError(name, text or "unknown", call)
+
+    def _is_of_a_fork(self, result: int, call: str) -> bool:
+        """Whether a call failed because CUDA was started in a parent of this process. Starting it says so itself."""
+        is_inherited = self._started_in is not None and self._started_in != getpid()
+        return result == _NOT_INITIALISED and (call == "cuInit" or is_inherited)
 
     def _describe(self, function: str, result: int) -> str:
         text = _Text()

@@ -109,7 +109,9 @@ def read_capsule(capsule: Any) -> Strided:
     if any([length < 0 for length in shape]):
         raise Unsupported("a tensor with a negative dimension cannot be returned")
     if tensor.strides:
-        strides = [tensor.strides[at] * item_bytes for at in dimensions]
+        # As an address is computed from it: CuPy divides negative ones as if they had no sign, and writes 2**62 - 1 for
+        # -1 of four bytes (https://github.com/cupy/cupy/issues/10172).
+        strides = [c_int64(tensor.strides[at] * item_bytes).value for at in dimensions]
     else:
         strides = _dense_strides(shape, item_bytes)
     return Strided(dtype, item_bytes, shape, strides, (tensor.data or 0) + tensor.byte_offset)

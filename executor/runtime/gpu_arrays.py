@@ -4,7 +4,7 @@ Theory of operation. Content goes straight between the device and the memory tha
 is read from the mapping of its blob, a return is written into the pages of the memfd that the executor gets. No tensor
 in ordinary memory comes between. (Small returns go through a buffer: a page of a memfd that is mapped costs more than
 one that is written.) What is not dense in row-major order is made so on the GPU by PyTorch; where that is not loaded,
-by NumPy after the copy.
+or cannot represent it, by NumPy after the copy.
 
 A value may still be in the making when it is returned. A copy waits for all of its context, whatever the stream, so
 GPU work that failed is noticed here. That is a CudaError (kind `runtime`), not a value without an encoding (kind
@@ -25,6 +25,7 @@ from memory import RETURNED_BYTES_MAX, Blob, Writer
 
 _LEGACY_DEFAULT_STREAM = 1  # as DLPack numbers them
 _BUFFER_BYTES = 1024 * 1024
+_SPAN_BYTES_MAX = 1 << 49  # all that a GPU can address
 _Bytes = c_char
 _modules = sys.modules
 
@@ -99,7 +100,7 @@ class GpuArrays:
             tensor = read_capsule(capsule)
             if tensor.is_dense:
                 return GpuArray(tensor.dtype, tensor.shape, tensor.address, tensor.size_bytes, capsule, self._driver)
-            if torch is not None and torch.cuda.is_initialized():
+            if torch is not None and torch.cuda.is_initialized() and _fits_torch(tensor):
                 return self.read_torch(torch, torch.from_dlpack(capsule), tensor.dtype)
             return self._gather(tensor)
         except Unsupported as refusal:
@@ -137,6 +138,13 @@ class GpuArrays:
         accelerator_error = getattr(torch, "AcceleratorError", ())
         if isinstance(error, accelerator_error) or message_of(error).startswith("CUDA error"):
             raise torch_failed(error, "making a tensor contiguous") from error
+
+
+def _fits_torch(tensor: Strided) -> bool:
+    """PyTorch has no negative strides, which a reversed array has. Given one, or what no memory can span, it ends the
+    process (up to 2.12; https://github.com/pytorch/pytorch/issues/188023)."""
+    first, span_bytes = tensor.span()
+    return first == 0 and span_bytes <= _SPAN_BYTES_MAX
 
 
 def _torch_with_gpu() -> Any:

@@ -1,52 +1,41 @@
 // The state of a device as NVML knows it. NVML is loaded and initialised once, at the first question.
 #include <dlfcn.h>
 
+#include "devices/nvml_abi.h"
 #include "executor/timing/timing.h"
+
+namespace abi = kcoral::nvml_abi;
 
 namespace {
 
-// NVML's binary interface, by hand as in cupti_abi.h. These names have had these signatures since driver 450 (the
-// versioned ones: 510).
-using Result = int;
-constexpr Result kSuccess = 0;
-constexpr Result kInsufficientSize = 7;
-constexpr int kClockSm = 1;
-constexpr int kSensorGpu = 0;
 constexpr int32_t kUnknown = -1;
 constexpr unsigned kProcessesMax = 256;
 
-using NvmlDevice = void*;
-struct ProcessInfo {
-  unsigned pid;
-  unsigned long long used_memory_bytes;
-  unsigned gpu_instance;
-  unsigned compute_instance;
-};
-
 /// A function of NVML's that may be missing: then it answers with an error.
-template <typename... Arguments>
+template <typename Signature>
 struct Function {
-  Result (*pointer)(Arguments...) = nullptr;
-  Result operator()(Arguments... arguments) const { return pointer != nullptr ? pointer(arguments...) : -1; }
-  void take(void* library, const char* name) {
-    pointer = reinterpret_cast<Result (*)(Arguments...)>(dlsym(library, name));
+  Signature* pointer = nullptr;
+  template <typename... Arguments>
+  abi::Return operator()(Arguments... arguments) const {
+    return pointer != nullptr ? pointer(arguments...) : -1;
   }
+  void take(void* library, const char* name) { pointer = reinterpret_cast<Signature*>(dlsym(library, name)); }
 };
 
 struct Nvml {
   bool was_tried = false;
   bool works = false;
-  Function<> init;
-  Function<const char*, NvmlDevice*> device_by_pci_bus_id;
-  Function<NvmlDevice, int, unsigned*> clock;
-  Function<NvmlDevice, int, unsigned*> temperature;
-  Function<NvmlDevice, unsigned long long*> clock_event_reasons;
-  Function<NvmlDevice, unsigned*, ProcessInfo*> compute_processes;
+  Function<abi::Init> init;
+  Function<abi::DeviceByPciBusId> device_by_pci_bus_id;
+  Function<abi::DeviceClock> clock;
+  Function<abi::DeviceTemperature> temperature;
+  Function<abi::DeviceClockReasons> clock_event_reasons;
+  Function<abi::DeviceProcesses> compute_processes;
 
   bool prepare() {
     if (was_tried) return works;
     was_tried = true;
-    void* library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+    void* library = dlopen(abi::kLibraryName, RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) return false;
     init.take(library, "nvmlInit_v2");
     device_by_pci_bus_id.take(library, "nvmlDeviceGetHandleByPciBusId_v2");
@@ -57,18 +46,18 @@ struct Nvml {
       clock_event_reasons.take(library, "nvmlDeviceGetCurrentClocksThrottleReasons");  // its name before driver 535
     }
     compute_processes.take(library, "nvmlDeviceGetComputeRunningProcesses_v3");
-    works = init() == kSuccess;
+    works = init() == abi::kSuccess;
     return works;
   }
 };
 
 Nvml nvml;
 
-int32_t count_processes(NvmlDevice device) {
-  ProcessInfo processes[kProcessesMax];
+int32_t count_processes(abi::Device device) {
+  abi::Process processes[kProcessesMax];
   unsigned count = kProcessesMax;
-  const Result result = nvml.compute_processes(device, &count, processes);
-  return result == kSuccess || result == kInsufficientSize ? static_cast<int32_t>(count) : kUnknown;
+  const abi::Return result = nvml.compute_processes(device, &count, processes);
+  return result == abi::kSuccess || result == abi::kInsufficientSize ? static_cast<int32_t>(count) : kUnknown;
 }
 
 }  // namespace
@@ -76,13 +65,14 @@ int32_t count_processes(NvmlDevice device) {
 extern "C" __attribute__((visibility("default"))) void kcoral_device_state(const char* pci_bus_id,
                                                                            kcoral_device_facts* facts) {
   *facts = {kUnknown, kUnknown, kUnknown, 0, 0};
-  NvmlDevice device = nullptr;
-  if (!nvml.prepare() || nvml.device_by_pci_bus_id(pci_bus_id, &device) != kSuccess) return;
+  abi::Device device = nullptr;
+  if (!nvml.prepare() || nvml.device_by_pci_bus_id(pci_bus_id, &device) != abi::kSuccess) return;
   unsigned value = 0;
-  if (nvml.clock(device, kClockSm, &value) == kSuccess) facts->sm_clock_mhz = static_cast<int32_t>(value);
-  if (nvml.temperature(device, kSensorGpu, &value) == kSuccess) facts->temperature_c = static_cast<int32_t>(value);
+  if (nvml.clock(device, abi::kClockSm, &value) == abi::kSuccess) facts->sm_clock_mhz = static_cast<int32_t>(value);
+  if (nvml.temperature(device, abi::kTemperatureGpu, &value) == abi::kSuccess)
+    facts->temperature_c = static_cast<int32_t>(value);
   unsigned long long reasons = 0;
-  if (nvml.clock_event_reasons(device, &reasons) == kSuccess) {
+  if (nvml.clock_event_reasons(device, &reasons) == abi::kSuccess) {
     facts->has_clock_event_reasons = 1;
     facts->clock_event_reasons = reasons;
   }

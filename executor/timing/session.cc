@@ -78,8 +78,14 @@ bool Session::open(const kcoral_timing_config& config, kcoral_timing_facts& fact
 }
 
 bool Session::take_context(Outcome& outcome) {
-  if (const auto result = driver.init(0); result != abi::kCudaSuccess) {
-    return driver.fail(outcome, KCORAL_TIMING_UNAVAILABLE, "there is no GPU that can be used here", result);
+  const auto started = driver.init(0);
+  if (started == abi::kCudaNotInitialized) {  // which is said in forks alone
+    return outcome.fail(KCORAL_TIMING_CUDA_ERROR,
+                        "CUDA was started before this process was forked, and cannot be used in a fork: start the "
+                        "process anew (multiprocessing with 'spawn', or subprocess), or measure in its parent");
+  }
+  if (started != abi::kCudaSuccess) {
+    return driver.fail(outcome, KCORAL_TIMING_UNAVAILABLE, "there is no GPU that can be used here", started);
   }
   if (const auto result = driver.context_get_current(&context_); result != abi::kCudaSuccess) {
     return driver.fail(outcome, KCORAL_TIMING_CUDA_ERROR, "the current CUDA context cannot be asked for", result);

@@ -222,7 +222,7 @@ class TestTwoDevices:
         two.say(holders[0][1])
         assert holders[0][0].value()
         late = two.begin("spin", 0)
-        two.wait_for_waiters(2, at[0])
+        wait_until(lambda: sum(gpu["waiters"] for gpu in two.look()) == 3, "it waits, too, for one of them")
         assert two.holders()[at[0]] is None, "kept for the one that needs both"
         two.say(holders[1][1])
         wait_until(lambda: two.holders() == [both.id, both.id], "it holds both")

@@ -18,6 +18,7 @@ SECONDS = 90
 GPUS = 1
 
 _LEASE_WAIT_SECONDS = 3
+_UNFLAGGED_TOLERANCE = 0.05  # of a time that nothing is said against
 _TIMING_FIELDS = {
     "latency_ms_median",
     "latency_ms_mean",
@@ -171,15 +172,23 @@ def _check_benchmark_and_profiler(client: Client, report: Report) -> None:
             report.note(f"benchmark after the profiler is refused: {result.error.message[:150]}")
         else:
             found = result.results["value"]
-            before, after = (found[key]["latency_ms_median"] for key in ("before", "after"))
-            assert abs(after - before) < 0.05 * before, (
-                f"{before * 1e3:.2f} us before it, {after * 1e3:.2f} us after it"
-            )
             assert found["kernels"] >= 1, "the profiler saw nothing"
+            _check_times_around_profiler(found["before"], found["after"], report)
     with report.check("benchmark during PyTorch's profiler: both survive"):
         found = value_of(client, _program("timed_during_the_profiler"))
         report.note(f"benchmark during the profiler: {found['said'][:150]}")
         assert found["kernels"] >= 1, found
+
+
+def _check_times_around_profiler(before: dict[str, Any], after: dict[str, Any], report: Report) -> None:
+    """PyTorch's profiler keeps CUPTI for good, and what is timed beside it reads longer: rightly, or with a flag."""
+    before_us, after_us = (1e3 * each["latency_ms_median"] for each in (before, after))
+    assert not before["environment"]["other_cupti_client"], f"flagged before there was a profiler: {before}"
+    if after["environment"]["other_cupti_client"]:
+        report.figure("benchmark after the profiler, flagged: reads longer by", after_us - before_us, "us")
+        return
+    detail = f"{before_us:.2f} us before it, {after_us:.2f} us after it, and no flag"
+    assert abs(after_us - before_us) < _UNFLAGGED_TOLERANCE * before_us, detail
 
 
 def _check_other_libraries(client: Client, report: Report) -> None:

@@ -199,6 +199,7 @@ CudaResult cuInit(unsigned flags) {
   if (flags != 0) return kInvalidValue;
   if (const CudaResult error = fault("INIT_ERROR")) return error;
   if (is_initialised()) return kCudaSuccess;
+  if (initialised_in != 0) return kCudaNotInitialized;  // for good: it was before the fork
   Lock lock;
   look_for_devices();
   if (visible().empty()) return kNoDevice;

@@ -127,8 +127,8 @@ class FakeStore final : public store::Store {
     });
   }
 
-  void set_work_listener(std::function<void()>) override {}
-  void claim(store::ExecutorRef, std::function<void(Result<std::optional<store::Claim>>)>) override {}
+  void serve(store::ExecutorPool&) override {}
+  void executor_became_idle() override {}
   void mark_running(const store::Fence&, int) override {}
   void append_audit(const store::Fence&, std::vector<store::AuditRecord>) override {}
   void finish(const store::Fence&, store::Completion, std::function<void(Status)>) override {}

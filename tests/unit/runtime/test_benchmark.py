@@ -232,6 +232,22 @@ def test_faults_of_the_environment_and_errors_of_the_work_are_told_apart(fake, f
     assert found[0] == kind and message in found[1], found
 
 
+def test_in_a_fork_of_whoever_started_cuda_it_says_what_to_do(fake):
+    source = """
+gpu = Gpu()
+benchmark(gpu.kernel, {"repeat": 1})
+child = os.fork()
+if child == 0:
+    os.environ["FAKE_GPU_INIT_ERROR"] = "3"  # as a real driver in such a process
+    try: benchmark(gpu.kernel, {"repeat": 1})
+    except Exception as caught: print(json.dumps([type(caught).__name__, str(caught)]), flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+    kind, message = fake.run(source)
+    assert kind == "RuntimeError" and "before this process was forked" in message and "spawn" in message, message
+
+
 def test_without_a_driver(fake, tmp_path):
     source = "try: benchmark(print)\nexcept Unavailable as error: print(json.dumps(str(error)))\n"
     assert "there is no GPU here" in fake.run(source, libraries=str(tmp_path))

@@ -58,6 +58,48 @@ say([os.waitpid(child, 0)[1], driver.is_active()])
     assert gpu.python(code) == [0, False]
 
 
+def test_a_fork_of_whoever_started_it_is_told_what_to_do(gpu):
+    code = """
+driver = Driver.load()
+driver.make_context()
+address = allocate(4)
+blob = sealed_blob(b"abcd")
+answer, answer_end = os.pipe()
+child = os.fork()
+if child == 0:
+    works = [driver.initialise, driver.make_context, lambda: driver.copy_in(address, blob.address, 4, 0)]
+    works.append(lambda: driver.copy_out(blob.address, address, 4))
+    said = [failure_of(work) for work in works] + [driver.is_active(), failure_of(driver.synchronise)]
+    os.write(answer_end, json.dumps(said).encode())
+    os._exit(0)
+os.close(answer_end)
+said = json.loads(os.read(answer, 65536))
+os.waitpid(child, 0)
+driver.copy_in(address, blob.address, 4, 0)
+say(said)
+"""
+    *failures, is_active, synchronised = gpu.python(code)
+    calls = ["cuInit", "cuInit", "cuPointerGetAttribute", "cuPointerGetAttribute"]
+    assert [failure[2] for failure in failures] == calls
+    for name, text, _ in failures:
+        assert name == "CUDA_ERROR_NOT_INITIALIZED"
+        assert "before this process was forked" in text and "spawn" in text and "parent" in text
+    assert (is_active, synchronised) == (False, None)
+
+
+def test_that_nobody_started_it_is_no_matter_of_forks(gpu):
+    code = """
+child = os.fork()
+if child == 0:
+    blob = sealed_blob(b"abcd")
+    say(failure_of(Driver.load().copy_in, 4096, blob.address, 4, 0))
+    sys.stdout.flush()
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+    assert gpu.python(code) == ["CUDA_ERROR_NOT_INITIALIZED", "as the fake driver was told", "cuPointerGetAttribute"]
+
+
 @pytest.mark.parametrize(
     "variable, error, name, call",
     [

@@ -124,6 +124,7 @@ def test_managed_memory_and_memory_of_a_pool(slot, function):
         ("[2, 2], [0, 2]", [2, 2], [0, 2, 0, 2]),
         ("[3], [-2], offset=16", [3], [4, 2, 0]),
         ("[2, 2], [-4, 3], offset=20", [2, 2], [5, 8, 1, 4]),
+        ("[3], [2**62 - 1], offset=8", [3], [2, 1, 0]),  # how CuPy tells a stride of -1
         ("[1, 3], [99, 1]", [1, 3], [0, 1, 2]),
         ("[2, 1, 3], [1, 99, 2], offset=8", [2, 1, 3], [2, 4, 6, 3, 5, 7]),
     ],
@@ -134,6 +135,31 @@ def test_whatever_the_layout(slot, layout, shape, numbers):
     value = value_of(slot, "Array(allocate(%r), %s, code=0, bits=32)" % (content, layout))
     assert value.wire == {"type": "tensor", "dtype": "int32", "shape": shape, "part": 0}
     assert value.parts == [struct.pack("<%di" % math.prod(shape), *numbers)]
+
+
+@pytest.mark.parametrize(
+    "layout, outcome",
+    [
+        ("[3]", b"abc"),
+        ("[3], strides=[2]", "PyTorch was asked"),
+        ("[3], strides=[-1], offset=2", b"cba"),
+        ("[4], strides=[1 << 62]", "contiguous"),
+    ],
+)
+def test_pytorch_is_given_only_what_it_can_represent(slot, layout, outcome):
+    setup = """
+import sys, types
+def from_dlpack(capsule):
+    raise ValueError("PyTorch was asked")
+cuda_of_torch = types.SimpleNamespace(is_initialized=lambda: True, OutOfMemoryError=MemoryError)
+names = {"Tensor": type("Tensor", (), {}), "cuda": cuda_of_torch, "from_dlpack": from_dlpack}
+sys.modules["torch"] = types.SimpleNamespace(**names)
+"""
+    value = value_of(slot, "Array(allocate(b'abcdef'), %s)" % layout, setup)
+    if isinstance(outcome, bytes):
+        assert value.parts == [outcome]
+    else:
+        assert value["kind"] == "serialization" and outcome in value["message"]
 
 
 def test_large_and_small_parts_lie_one_after_another(gpu, slot):
@@ -159,6 +185,7 @@ def test_work_that_is_under_way_is_waited_for(slot):
         ("[-1]", "negative"),
         ("[1] * 65", "65 dimensions"),
         ("[2], strides=[1 << 31]", "contiguous"),
+        ("[4], strides=[1 << 62]", "contiguous"),
     ],
 )
 def test_what_has_no_encoding(slot, facts, reason):

@@ -169,6 +169,20 @@ def test_no_device(slot):
     assert error["kind"] == "unavailable" and "GPU" in error["message"], error
 
 
+def test_in_a_fork_of_whoever_started_cuda(slot):
+    body = """
+    import types, kcoral._tirx
+    class Library:  # as libcuda.so.1 is in such a process
+        def __init__(self, name): pass
+        def cuInit(self, flags): return 3
+    kcoral._tirx.ctypes = types.SimpleNamespace(CDLL=Library)
+    tvm.Device.exist = False
+    compile_tirx(PrimFunc("add"))
+    """
+    error = with_fake(slot, body).error
+    assert error["kind"] == "runtime" and "forked" in error["message"] and "spawn" in error["message"], error
+
+
 @pytest.mark.parametrize(
     "files, message",
     [

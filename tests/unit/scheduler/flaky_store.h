@@ -34,10 +34,8 @@ class FlakyStore : public store::Store {
   void reject_if_queued(const Uuid& request_id, AnswerPtr answer, std::string reason) override {
     real_.reject_if_queued(request_id, std::move(answer), std::move(reason));
   }
-  void set_work_listener(std::function<void()> listener) override { real_.set_work_listener(std::move(listener)); }
-  void claim(store::ExecutorRef executor, std::function<void(Result<std::optional<store::Claim>>)> done) override {
-    real_.claim(std::move(executor), std::move(done));
-  }
+  void serve(store::ExecutorPool& pool) override { real_.serve(pool); }
+  void executor_became_idle() override { real_.executor_became_idle(); }
   void mark_running(const store::Fence& fence, int pid) override { real_.mark_running(fence, pid); }
   void append_audit(const store::Fence& fence, std::vector<store::AuditRecord> records) override {
     real_.append_audit(fence, std::move(records));

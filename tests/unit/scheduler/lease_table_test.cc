@@ -96,20 +96,49 @@ TEST_F(Leasing, DeviceThatIsNotClearYetIsHeldBack) {
   table_.end(holder, /*clear=*/false, now_);
   EXPECT_THAT(granted(), IsEmpty());
   EXPECT_EQ(table_.view()[0].use, LeaseTable::DeviceUse::kClearing);
-  table_.quarantine(0, now_);
+  table_.quarantine(0);
   EXPECT_THAT(granted(), IsEmpty());
-  EXPECT_EQ(table_.view()[0].use, LeaseTable::DeviceUse::kQuarantined);
-  table_.set_clear(0, now_);
+  EXPECT_TRUE(table_.view()[0].is_quarantined);
+  table_.set_clear(0);
   EXPECT_THAT(granted(), ElementsAre(next));
+}
+
+TEST_F(Leasing, NobodyIsGivenADeviceWhoseHolderCannotBeEnded) {
+  const LeaseId holder = ask(0, {0}), next = ask(0, {0});
+  granted();
+  table_.quarantine(0);
+  EXPECT_TRUE(table_.is_held(holder));
+  table_.end(holder, /*clear=*/false, now_);
+  EXPECT_TRUE(table_.view()[0].is_quarantined);
+  EXPECT_THAT(granted(), IsEmpty());
+  table_.set_clear(0);
+  EXPECT_THAT(granted(), ElementsAre(next));
+}
+
+TEST_F(Leasing, NothingIsKeptForWhomOnlyAQuarantinedDeviceWouldServe) {
+  const LeaseId broken = ask(0, {3});
+  granted();
+  table_.quarantine(3);
+  const LeaseId all = ask(0, {}, 4), exactly = ask(0, {2, 3}), three = ask(0, {}, 3), one = ask(-1, {2});
+  EXPECT_THAT(granted(), ElementsAre(three)) << "those before it would wait for device 3";
+  table_.end(three, true, now_);
+  EXPECT_THAT(granted(), ElementsAre(one));
+  table_.end(one, true, now_);
+  table_.end(broken, /*clear=*/false, now_);
+  table_.set_clear(3);
+  EXPECT_THAT(granted(), ElementsAre(all));
+  table_.end(all, true, now_);
+  EXPECT_THAT(granted(), ElementsAre(exactly));
 }
 
 TEST_F(Leasing, WordsAboutADeviceInOtherHandsChangeNothing) {
   const LeaseId holder = ask(0, {0});
   granted();
-  table_.set_clear(0, now_);
-  table_.quarantine(0, now_);
+  table_.set_clear(0);
   EXPECT_TRUE(table_.is_held(holder));
   EXPECT_EQ(table_.view()[0].use, LeaseTable::DeviceUse::kHeld);
+  table_.quarantine(1);
+  EXPECT_FALSE(table_.view()[1].is_quarantined) << "nobody has it";
 }
 
 TEST_F(Leasing, IdleTimeBetweenHoldersIsThatWithSomebodyWaiting) {
@@ -123,7 +152,7 @@ TEST_F(Leasing, IdleTimeBetweenHoldersIsThatWithSomebodyWaiting) {
   now_ += milliseconds(10);
   table_.end(second, /*clear=*/false, now_);
   now_ += milliseconds(7);
-  table_.set_clear(0, now_);
+  table_.set_clear(0);
   const auto grants = table_.grant(now_);
   ASSERT_EQ(grants.size(), 1u);
   EXPECT_EQ(grants[0].lease, third);
@@ -138,6 +167,7 @@ TEST_F(Leasing, RandomUseKeepsEveryPromise) {
   std::mt19937 random(seed);
   std::map<LeaseId, std::vector<int>> held;
   std::map<LeaseId, Wanted> waiting;
+  std::set<int> held_back;
   for (int step = 0; step < 20000; ++step) {
     now_ += milliseconds(1);
     if (random() % 2 == 0 && waiting.size() < 30) {
@@ -146,8 +176,16 @@ TEST_F(Leasing, RandomUseKeepsEveryPromise) {
       waiting[table_.ask(wanted, now_)] = wanted;
     } else if (!held.empty()) {
       auto lease = std::next(held.begin(), static_cast<int>(random() % held.size()));
-      ASSERT_EQ(table_.end(lease->first, true, now_), lease->second);
+      const bool clear = random() % 3 != 0;
+      if (!clear) {
+        held_back.insert(lease->second.begin(), lease->second.end());
+        if (random() % 4 == 0) table_.quarantine(lease->second.front());
+      }
+      ASSERT_EQ(table_.end(lease->first, clear, now_), lease->second);
       held.erase(lease);
+    } else if (!held_back.empty()) {
+      table_.set_clear(*held_back.begin());
+      held_back.erase(held_back.begin());
     }
     for (const auto& grant : table_.grant(now_)) {
       ASSERT_TRUE(waiting.contains(grant.lease));
@@ -157,6 +195,7 @@ TEST_F(Leasing, RandomUseKeepsEveryPromise) {
       for (const auto& [other, devices] : held) {
         for (const int device : devices) ASSERT_THAT(grant.devices, testing::Not(testing::Contains(device)));
       }
+      for (const int device : held_back) ASSERT_THAT(grant.devices, testing::Not(testing::Contains(device)));
       // Nobody of its kind that asked before it, with its priority or a higher one, waits on.
       for (const auto& [other, others] : waiting) {
         if (other < grant.lease && others.priority >= wanted.priority && others.devices == wanted.devices &&

@@ -3,13 +3,29 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/unit/scheduler/fake_clearance.h"
+#include <deque>
+#include <set>
+#include <utility>
 
 namespace kcoral::scheduler {
 namespace {
 
 using testing::ElementsAre;
 using testing::IsEmpty;
+
+/// A device is clear, or stuck, when the test says so.
+class FakeClearance : public devices::Clearance {
+ public:
+  struct Asked {
+    int device;
+    std::vector<pid_t> executors;
+    Handlers handlers;
+  };
+  void when_clear(int device, std::vector<pid_t> executors, Handlers handlers) override {
+    asked.push_back({device, std::move(executors), std::move(handlers)});
+  }
+  std::deque<Asked> asked;
+};
 
 class LeasesTest : public testing::Test {
  protected:
@@ -30,13 +46,13 @@ class LeasesTest : public testing::Test {
   std::unique_ptr<EventLoop> loop_ = std::move(*EventLoop::create());
   FakeClearance clearance_;
   std::vector<std::string> granted_;
-  int devices_that_are_back_ = 0;
-  std::unique_ptr<Leases> leases_ = std::make_unique<Leases>(
-      std::vector<int>{0, 1}, clearance_, *loop_,
-      [] {
-        return std::vector<pid_t>{11, 12};
-      },
-      [this] { ++devices_that_are_back_; });
+  std::vector<std::set<int>> quarantined_;  // as it was told, each time
+  std::unique_ptr<Leases> leases_ =
+      std::make_unique<Leases>(std::vector<int>{0, 1}, clearance_, *loop_,
+                               Leases::Owner{[] {
+                                               return std::vector<pid_t>{11, 12};
+                                             },
+                                             [this](std::set<int> devices) { quarantined_.push_back(devices); }});
 };
 
 TEST_F(LeasesTest, PassesOnAtOnceWhereTheProcessLivesOn) {
@@ -64,30 +80,37 @@ TEST_F(LeasesTest, PassesOnOnceTheDeviceIsClearOfEndedProcesses) {
   EXPECT_THAT(granted_, ElementsAre("first 0 1", "second 1"));
 }
 
-TEST_F(LeasesTest, DeviceThatStaysOccupiedIsQuarantined) {
+TEST_F(LeasesTest, DeviceThatStaysOccupiedIsQuarantinedAndComesBack) {
   const LeaseId first = ask("first", {0});
   ask("second", {0});
   leases_->end(first, /*processes_ended=*/true);
   clearance_.asked[0].handlers.stuck("process 77 still uses it");
-  run_loop();
-  EXPECT_EQ(leases_->view()[0].trouble, "process 77 still uses it");
-  EXPECT_EQ(leases_->view()[0].table.use, LeaseTable::DeviceUse::kQuarantined);
-  EXPECT_TRUE(leases_->is_quarantined(0));
-  EXPECT_FALSE(leases_->is_quarantined(1));
-  EXPECT_EQ(granted_.size(), 1u);
-}
-
-TEST_F(LeasesTest, DeviceThatIsClearAfterAllIsBackAndPassesOn) {
-  const LeaseId first = ask("first", {0});
-  ask("second", {0});
-  leases_->end(first, /*processes_ended=*/true);
-  clearance_.asked[0].handlers.stuck("process 77 still uses it");
+  loop_->post([this] {
+    EXPECT_EQ(leases_->view()[0].trouble, "process 77 still uses it");
+    EXPECT_TRUE(leases_->view()[0].table.is_quarantined);
+    EXPECT_EQ(granted_.size(), 1u);
+    EXPECT_THAT(quarantined_, ElementsAre(std::set{0}));
+  });
   clearance_.asked[0].handlers.cleared();
   run_loop();
-  EXPECT_FALSE(leases_->is_quarantined(0));
   EXPECT_EQ(leases_->view()[0].trouble, "");
+  EXPECT_THAT(quarantined_, ElementsAre(std::set{0}, std::set<int>()));
   EXPECT_THAT(granted_, ElementsAre("first 0", "second 0"));
-  EXPECT_EQ(devices_that_are_back_, 1);
+}
+
+TEST_F(LeasesTest, DevicesOfAHolderThatCannotBeEndedAreQuarantinedUntilItIsGone) {
+  const LeaseId first = ask("first", {0});
+  ask("second", {0});
+  leases_->quarantine(first, "processes of request 4 could not be ended");
+  EXPECT_THAT(quarantined_, ElementsAre(std::set{0}));
+  EXPECT_EQ(leases_->view()[0].trouble, "processes of request 4 could not be ended");
+  EXPECT_EQ(leases_->view()[0].holder->executor, "first") << "that is who has it";
+  leases_->end(first, /*processes_ended=*/true);
+  EXPECT_EQ(granted_.size(), 1u);
+  clearance_.asked[0].handlers.cleared();
+  run_loop();
+  EXPECT_THAT(quarantined_, ElementsAre(std::set{0}, std::set<int>()));
+  EXPECT_THAT(granted_, ElementsAre("first 0", "second 0"));
 }
 
 TEST_F(LeasesTest, HolderIsKnownByItsRequest) {

@@ -7,11 +7,9 @@
 #include <filesystem>
 #include <future>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <thread>
 
 #include "executor/fake_executor.h"
-#include "tests/unit/scheduler/fake_clearance.h"
 #include "tests/unit/scheduler/flaky_store.h"
 #include "tests/unit/scheduler/reports.h"
 
@@ -48,23 +46,15 @@ class SchedulerTest : public testing::Test {
   }
 
   /// Makes the scheduler over `slots` fakes; the loop is not running yet, so that faults can be set.
-  void make(int slots) { make_on(std::vector<std::vector<int>>(static_cast<size_t>(slots))); }
-  /// With fakes that see these devices.
-  void make_on(const std::vector<std::vector<int>>& slot_devices) {
+  void make(int slots) {
     std::vector<std::unique_ptr<executor::Executor>> executors;
-    std::set<int> devices;
-    for (const std::vector<int>& seen : slot_devices) {
-      auto fake = std::make_unique<executor::FakeExecutor>(*loop_, "executor-" + std::to_string(executors.size()),
+    for (int i = 0; i < slots; ++i) {
+      auto fake = std::make_unique<executor::FakeExecutor>(*loop_, "executor-" + std::to_string(i),
                                                            [](const auto&) { return completed_report(); });
-      fake->devices_seen = seen;
-      devices.insert(seen.begin(), seen.end());
       fakes_.push_back(fake.get());
       executors.push_back(std::move(fake));
     }
-    SchedulerConfig config;
-    config.devices.assign(devices.begin(), devices.end());
-    config.clearance = &clearance_;
-    scheduler_ = std::make_unique<Scheduler>(std::move(executors), *flaky_, *loop_, config);
+    scheduler_ = std::make_unique<Scheduler>(std::move(executors), *flaky_, *loop_);
     ASSERT_TRUE(store_->recover());
   }
 
@@ -134,33 +124,7 @@ class SchedulerTest : public testing::Test {
     return events;
   }
 
-  /// By the executors' numbers, in order, once there are `count`.
-  std::vector<size_t> running(size_t count) {
-    for (std::vector<size_t> found;;) {
-      found.clear();
-      on_loop([&] {
-        for (size_t i = 0; i < fakes_.size(); ++i) {
-          if (fakes_[i]->is_running()) found.push_back(i);
-        }
-      });
-      if (found.size() >= count) return found;
-    }
-  }
-  void hang_everywhere(int times) {
-    for (auto* fake : fakes_) {
-      for (int i = 0; i < times; ++i) fake->play(Fault::kHang);
-    }
-  }
-  /// The device's only program has ended, and left something behind.
-  void quarantine(size_t executor, int device) {
-    on_loop([&] { fakes_[executor]->ask_lease({1, true, 0, {device}, 1}); });
-    on_loop([&] { fakes_[executor]->end_lease(1, /*processes_ended=*/true); });
-    on_loop([&] { clearance_.asked.back().handlers.stuck("process 77 still uses it"); });
-    on_loop([] {});
-  }
-
   std::string directory_;
-  FakeClearance clearance_;  // on the loop's thread
   std::unique_ptr<store::Store> store_;
   std::unique_ptr<FlakyStore> flaky_;
   std::unique_ptr<EventLoop> loop_;
@@ -382,55 +346,6 @@ TEST_F(SchedulerTest, DrainingDoesNotWaitForADiskThatStaysFull) {
   on_loop([&] { scheduler_->drain(1ms, [&] { drained.set_value(); }); });
   drained.get_future().get();
   EXPECT_FALSE(schema::is_terminal(state_of(id)));  // the next start recovers it
-}
-
-TEST_F(SchedulerTest, RequestsSpreadOverTheDevices) {
-  make_on({{0}, {0}, {1}, {1}});
-  hang_everywhere(2);
-  submit();
-  submit();
-  ASSERT_TRUE(start());
-  EXPECT_EQ(running(2), (std::vector<size_t>{0, 2}));
-  submit();
-  EXPECT_EQ(running(3), (std::vector<size_t>{0, 1, 2}));
-  on_loop([&] {
-    fakes_[0]->finish();
-    fakes_[1]->finish();
-  });
-  for (int idle = 0; idle < 2;) {
-    on_loop([&] { idle = static_cast<int>(!fakes_[0]->is_running()) + static_cast<int>(!fakes_[1]->is_running()); });
-  }
-  on_loop([] {});  // what they said is heard
-  submit();
-  EXPECT_EQ(running(2), (std::vector<size_t>{0, 2}));
-  on_loop([&] {
-    for (auto* fake : fakes_) fake->finish();
-  });
-}
-
-TEST_F(SchedulerTest, AQuarantinedDeviceIsGivenNothingWhileAnotherIsNone) {
-  make_on({{0}, {1}});
-  ASSERT_TRUE(start());
-  quarantine(0, 0);
-  hang_everywhere(1);
-  const Uuid first = submit(), second = submit();
-  EXPECT_EQ(running(1), std::vector<size_t>{1});
-  EXPECT_EQ(state_of(second), State::kQueued);
-  // What waited is given out at once.
-  on_loop([&] { clearance_.asked.back().handlers.cleared(); });
-  EXPECT_EQ(running(2), (std::vector<size_t>{0, 1}));
-  on_loop([&] {
-    for (auto* fake : fakes_) fake->finish();
-  });
-  EXPECT_EQ(answer_of(first)->http_status, 200);
-  EXPECT_EQ(answer_of(second)->http_status, 200);
-}
-
-TEST_F(SchedulerTest, WithEveryDeviceQuarantinedWhatNeedsNoneRuns) {
-  make_on({{0}});
-  ASSERT_TRUE(start());
-  quarantine(0, 0);
-  EXPECT_EQ(answer_of(submit())->http_status, 200);
 }
 
 TEST_F(SchedulerTest, ManyRequestsOnManySlotsEachRunOnce) {

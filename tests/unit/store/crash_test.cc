@@ -64,12 +64,10 @@ void submit_for_ever(Store& store, unsigned seed) {
   }
 }
 
-void execute_for_ever(Store& store, unsigned seed) {
+void execute_for_ever(Store& store, TestPool& pool, unsigned seed) {
   std::mt19937 random(seed);
   for (;;) {
-    Slot<Result<std::optional<Claim>>> slot;
-    store.claim({"executor", 1}, slot.setter());
-    const auto claimed = slot.get().value();
+    const auto claimed = pool.claim(store, {fmt::format("executor-{}", seed), 1}).value();
     if (!claimed) {
       std::this_thread::yield();
       continue;
@@ -99,9 +97,10 @@ void execute_for_ever(Store& store, unsigned seed) {
   if (!store) std::_Exit(2);
   say("opened");
   if (!(*store)->recover()) std::_Exit(2);
+  TestPool pool;
   std::vector<std::thread> threads;
   for (unsigned i = 0; i < 3; ++i) threads.emplace_back([&, i] { submit_for_ever(**store, seed * 16 + i); });
-  for (unsigned i = 3; i < 5; ++i) threads.emplace_back([&, i] { execute_for_ever(**store, seed * 16 + i); });
+  for (unsigned i = 3; i < 5; ++i) threads.emplace_back([&, i] { execute_for_ever(**store, pool, seed * 16 + i); });
   for (std::thread& thread : threads) thread.join();
   std::_Exit(0);
 }

@@ -139,6 +139,29 @@ TEST_F(DiskFullTest, ASyncBesideAWriteThatFindsNoRoomFailsLikeIt) {
   }
 }
 
+/// Nothing has been written since the database was opened, so that RocksDB has nothing of which to rid itself: its own
+/// recovery would go on with the log to which it could not append.
+TEST_F(DiskFullTest, TheFirstWriteOfADatabaseMayFindNoRoom) {
+  store_.reset();
+  const std::string path = dir_.path() + "/content";
+  auto content = Content::open(path).value();
+  fill_all_but(64 * limits::kKiB);
+  const std::string large(limits::kMiB - 1, 'l');
+  const Status refused = content->put_blob(Sha256::of(large), large);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().kind, ErrorKind::kBusy);
+  EXPECT_FALSE(content->put_blob(Sha256::of("small"), "small")) << "what was refused before may lie in its way";
+  empty();
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  while (!content->put_blob(Sha256::of(large), large)) {
+    ASSERT_LT(std::chrono::steady_clock::now(), deadline);
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  ASSERT_TRUE(content->sync());
+  content.reset();
+  EXPECT_TRUE(Content::open(path).value()->load_blob(Sha256::of(large)));
+}
+
 TEST_F(DiskFullTest, AFullDatabaseRefusesAndRecovers) {
   fill_all_but(256 * limits::kKiB);
   std::vector<Uuid> accepted;

@@ -127,9 +127,7 @@ class Crowd {
 
   void execute(int executor) {
     for (int turn = 0; !all_ended(); ++turn) {
-      Slot<Result<std::optional<Claim>>> slot;
-      store_.claim({fmt::format("executor-{}", executor), executor}, slot.setter());
-      const auto claimed = slot.get().value();
+      const auto claimed = pool_.claim(store_, {fmt::format("executor-{}", executor), executor}).value();
       if (!claimed) {
         std::this_thread::yield();
         continue;
@@ -171,6 +169,7 @@ class Crowd {
     }
   }
 
+  TestPool pool_;
   Store& store_;
   const int submitters_;
   const int requests_each_;

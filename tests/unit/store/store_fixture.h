@@ -22,6 +22,7 @@
 #include "store/durable_store.h"
 #include "store/store.h"
 #include "tests/unit/store/raw_content.h"
+#include "tests/unit/store/test_pool.h"
 
 namespace kcoral::store {
 
@@ -193,9 +194,7 @@ class StoreFixture : public testing::Test {
     return id;
   }
   Result<std::optional<Claim>> try_claim(const ExecutorRef& executor = {"executor-0", 1000}) {
-    Slot<Result<std::optional<Claim>>> slot;
-    store_->claim(executor, slot.setter());
-    return slot.get();
+    return pool_.claim(*store_, executor);
   }
   std::optional<Claim> claim(const ExecutorRef& executor = {"executor-0", 1000}) {
     auto claimed = try_claim(executor);
@@ -224,6 +223,7 @@ class StoreFixture : public testing::Test {
   const std::string data_dir_ = dir_.path() + "/data";
   const std::string content_dir_ = data_dir_ + "/content";
   FakeClock clock_;
+  TestPool pool_;
   std::unique_ptr<DurableStore> store_;
 };
 

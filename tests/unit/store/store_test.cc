@@ -223,20 +223,62 @@ TEST_F(StoreTest, ClaimsFollowPriorityAndThenSubmission) {
   EXPECT_THAT(order, ElementsAre(ids[1], ids[3], ids[0], ids[4], ids[2]));
 }
 
-TEST_F(StoreTest, WorkIsAnnounced) {
-  store_.reset();
-  open();
-  std::atomic<int> announced{0};
-  store_->set_work_listener([&] { ++announced; });
-  ASSERT_TRUE(store_->recover());
-  // The listener runs after the callbacks of its batch; closing waits for that.
+TEST_F(StoreTest, AnswersOfEverySizeComeBackAsTheyWere) {
+  std::vector<std::pair<Uuid, std::string>> sent;
+  for (const uint64_t bytes : {uint64_t{0}, uint64_t{1}, limits::kAnswerInRowBytesMax - 2,
+                               limits::kAnswerInRowBytesMax - 1, limits::kAnswerInRowBytesMax, 3 * limits::kMiB}) {
+    const Uuid id = admitted(submission());
+    const auto wanted = answer("{}", {std::string(bytes / 2, 'a'), std::string(bytes - bytes / 2, 'b')});
+    ASSERT_TRUE(finish(claim()->fence, completion(wanted)));
+    sent.emplace_back(id, body_of(*wanted));
+  }
+  for (const bool again : {false, true}) {
+    if (again) reopen();
+    for (const auto& [id, body] : sent) EXPECT_TRUE(body_of(*watch(id).value()) == body) << body.size();
+  }
+}
+
+TEST_F(StoreTest, AnIdleExecutorIsGivenARequestInTheCommitThatAdmitsIt) {
+  pool_.offer({"executor-7", 77});
+  store_->serve(pool_);
+  const Uuid id = admitted(submission());
+  EXPECT_EQ(state_of(id), State::kAssigned) << "before anybody else could see it queued";
+  EXPECT_EQ(store_->find(id).value()->executor, "executor-7");
+  EXPECT_FALSE(claim({"executor-8", 88}));
+}
+
+TEST_F(StoreTest, ARequestThatIsQueuedAgainGoesToWhoeverIsIdle) {
   Submission sent = submission();
   sent.max_attempts = 2;
-  admitted(std::move(sent));
+  const Uuid id = admitted(std::move(sent));
   const Fence fence = claim()->fence;
+  pool_.offer({"executor-7", 77});
   ASSERT_TRUE(abandon(fence, "executor died"));
-  store_->close();
-  EXPECT_EQ(announced, 3) << "recovery, admission, queued again";
+  EXPECT_EQ(state_of(id), State::kAssigned);
+  EXPECT_EQ(store_->find(id).value()->executor, "executor-7");
+}
+
+TEST_F(StoreTest, ExecutorsForSeveralGpusTakeOnlyWhatNeedsThem) {
+  const Uuid one = admitted(submission());
+  Submission sent = submission();
+  sent.program.options.gpu_count = 2;
+  const Uuid two = admitted(std::move(sent));
+  EXPECT_EQ(pool_.claim(*store_, {"both", 1}, /*has_several_gpus=*/true).value()->fence.request_id, two);
+  EXPECT_EQ(claim()->fence.request_id, one);
+}
+
+TEST_F(StoreTest, WhatNeedsMoreGpusThanTheServerHasSinceItsRestartIsRejected) {
+  Submission sent = submission();
+  sent.program.options.gpu_count = 4;
+  const Uuid large = admitted(std::move(sent));
+  const Uuid small = admitted(submission());
+  store_.reset();
+  store_ = DurableStore::open({.data_dir = data_dir_, .gpu_count_max = 2}, clock_).value();
+  ASSERT_TRUE(store_->recover());
+  EXPECT_EQ(state_of(large), State::kRejected);
+  EXPECT_THAT(watch(large).value()->document, HasSubstr("wants 4 GPUs"));
+  EXPECT_EQ(store_->counts().queued, 1u);
+  EXPECT_EQ(claim()->fence.request_id, small);
 }
 
 TEST_F(StoreTest, AStaleFenceIsRefused) {

@@ -19,7 +19,11 @@ class WriterTest : public testing::Test {
     ASSERT_TRUE(database_->execute("PRAGMA journal_mode=WAL; CREATE TABLE t (n INTEGER NOT NULL, text TEXT) STRICT"));
     database_->make_io_errors_fatal();
     insert_ = database_->prepare("INSERT INTO t VALUES (?, ?)").value();
-    writer_ = Writer::create(*database_, [this] { ++batches_; }).value();
+    writer_ = Writer::create(*database_,
+                             {.apply = [this]() -> Result<Writer::AfterCommit> { return Writer::AfterCommit([] {}); },
+                              .failed = [](const Error&) {}},
+                             [this] { ++batches_; })
+                  .value();
   }
 
   Writer::Operation insert(int n, std::string text = "") {

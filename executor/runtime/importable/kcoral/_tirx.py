@@ -12,6 +12,7 @@ Threads may compile at the same time; the same kernel is compiled twice then.
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import importlib.util
 import threading
@@ -21,6 +22,7 @@ from typing import Any, Callable, Mapping
 from kcoral.builtins import CompileFailed, Unavailable
 
 COMPILED_MAX = 32  # per process; each holds a module on the device
+_CUDA_NOT_INITIALISED = 3  # what cuInit says in forks alone
 
 _mutex = threading.Lock()
 _compiled: OrderedDict[Any, Callable[..., Any]] = OrderedDict()  # least recently used first; guarded by _mutex
@@ -61,10 +63,24 @@ def _import_tvm() -> Any:
 def _architecture(tvm: Any) -> str:
     """Of the device in use, as a compiler is told: "sm_90a"."""
     device = tvm.cuda(0)
+    if not device.exist and _is_cut_off():
+        raise RuntimeError(
+            "kcoral.builtins.compile_tirx asks CUDA what to compile for, and CUDA was started before this process was "
+            "forked, and cannot be used in a fork: start the process anew (multiprocessing with 'spawn', or subprocess), "
+            "or compile in its parent"
+        )
     if not device.exist:
         raise Unavailable("kcoral.builtins.compile_tirx compiles for the server's own GPU, and TVM finds none here")
     major, minor = device.compute_version.split(".")
     return "sm_%s%s%s" % (major, minor, "a" if int(major) >= 9 else "")
+
+
+def _is_cut_off() -> bool:
+    """Whether CUDA was started in a parent of this process. Requires: somebody tried to start it here."""
+    try:
+        return ctypes.CDLL("libcuda.so.1").cuInit(0) == _CUDA_NOT_INITIALISED
+    except OSError:
+        return False
 
 
 def _primitive_function(tvm: Any, kernel: Any, bindings: Mapping[str, Any]) -> Any:

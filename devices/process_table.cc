@@ -1,0 +1,74 @@
+#include "devices/process_table.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <charconv>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <string_view>
+
+namespace kcoral::devices {
+namespace {
+
+// The kernel's PROC_PID_INIT_INO, which its interface with programs that save and restore processes keeps as it is.
+constexpr std::string_view kFirstPidNamespace = "pid:[4026531836]";
+
+class SystemTable final : public ProcessTable {
+ public:
+  std::optional<Process> find(pid_t pid) const override { return read(std::to_string(pid)); }
+
+  std::vector<pid_t> list() const override {
+    std::vector<pid_t> pids;
+    std::error_code error;
+    for (std::filesystem::directory_iterator entry("/proc", error), end; !error && entry != end;
+         entry.increment(error)) {
+      const std::string name = entry->path().filename();
+      pid_t pid = 0;
+      const auto [rest, wrong] = std::from_chars(name.data(), name.data() + name.size(), pid);
+      if (wrong == std::errc() && rest == name.data() + name.size()) pids.push_back(pid);
+    }
+    return pids;
+  }
+
+  size_t own_depth() const override {
+    const auto self = read("self");
+    return self ? self->depth : 1;
+  }
+
+  bool is_whole_machine() const override {
+    std::array<char, 64> text{};
+    const ssize_t size = ::readlink("/proc/self/ns/pid", text.data(), text.size());
+    return size > 0 && std::string_view(text.data(), static_cast<size_t>(size)) == kFirstPidNamespace;
+  }
+
+ private:
+  static std::optional<Process> read(const std::string& entry) {
+    std::ifstream status("/proc/" + entry + "/status");
+    Process process;
+    for (std::string line; std::getline(status, line);) {
+      const auto after = [&line](std::string_view field) {
+        return line.starts_with(field) ? std::optional(line.substr(field.size())) : std::nullopt;
+      };
+      if (const auto name = after("Name:\t")) process.name = *name;
+      if (const auto parent = after("PPid:\t")) process.parent = std::atoi(parent->c_str());
+      if (const auto numbers = after("NSpid:\t")) {
+        std::istringstream stream(*numbers);
+        process.depth = static_cast<size_t>(std::distance(std::istream_iterator<pid_t>(stream), {}));
+        return process;
+      }
+    }
+    return std::nullopt;
+  }
+};
+
+}  // namespace
+
+const ProcessTable& ProcessTable::system() {
+  static const SystemTable table;
+  return table;
+}
+
+}  // namespace kcoral::devices
