@@ -109,6 +109,9 @@ inline constexpr size_t kCapturedBytesMax = kMiB;          // of each stream of 
 inline constexpr size_t kChunkBytes = kMiB;                      // of blobs and artifacts in RocksDB (ARCHITECTURE.md)
 inline constexpr uint64_t kBlobCacheBytesDefault = 1024 * kMiB;  // hot memfds
 inline constexpr size_t kProgramCompressFromBytes = 16 * kKiB;
+// Answers up to this size are kept with their request's row, larger ones as artifacts. A commit that carries one costs as
+// much as one without, while an artifact costs a sync of its own.
+inline constexpr uint64_t kAnswerInRowBytesMax = 16 * kKiB;
 // How often a request is put back into the queue because memory or descriptors are too short to load what it needs;
 // then it fails, for it may need more than this server will ever have, and others wait behind it.
 inline constexpr int kPutBacksMax = 10;

@@ -1,11 +1,14 @@
 #include "store/answers.h"
 
 #include <algorithm>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "schema/limits.h"
 
 namespace kcoral::store {
 namespace {
@@ -63,35 +66,33 @@ Result<Header> parse_header(const Uuid& request_id, const std::string& text) {
   return parsed;
 }
 
-}  // namespace
-
-Result<ContentId> store_answer(Content& content, const Uuid& request_id, const schema::Answer& answer) {
+Result<std::vector<std::string_view>> pieces_of(const schema::Answer& answer) {
   std::vector<std::string_view> pieces = {answer.document};
   for (const schema::Part& part : answer.parts) {
     auto bytes = part.extent.memory->view();
     if (!bytes) return fail(bytes.error());
     pieces.push_back(bytes->substr(part.extent.offset, part.extent.length));
   }
-  return content.put_artifact(request_id, header_of(answer), pieces);
+  return pieces;
 }
 
-Result<std::shared_ptr<const schema::Answer>> load_answer(Content& content, const Uuid& request_id, ContentId id) {
-  auto text = content.artifact_header(request_id, id);
-  if (!text) return fail(text.error());
-  if (!*text) return fail(ErrorKind::kGone, "the answer of request {} is not kept any more", request_id.str());
-  auto header = parse_header(request_id, **text);
+using Sink = std::function<Status(std::string_view bytes)>;
+
+/// `read` hands so many bytes of content to the sink.
+Result<std::shared_ptr<const schema::Answer>> assemble(const Uuid& request_id, const std::string& header_text,
+                                                       const std::function<Status(uint64_t bytes, Sink)>& read) {
+  auto header = parse_header(request_id, header_text);
   if (!header) return fail(header.error());
   auto memory = MemoryWriter::create("kcoral-answer");
   if (!memory) return fail(memory.error());
 
   schema::Answer answer = std::move(header->answer);
-  const Status read =
-      content.read_artifact(id, header->document_bytes + header->parts_bytes, [&](std::string_view bytes) -> Status {
-        const size_t of_document = std::min<size_t>(bytes.size(), header->document_bytes - answer.document.size());
-        answer.document += bytes.substr(0, of_document);
-        return memory->append(bytes.substr(of_document));
-      });
-  if (!read) return fail(read.error());
+  const Status done = read(header->document_bytes + header->parts_bytes, [&](std::string_view bytes) -> Status {
+    const size_t of_document = std::min<size_t>(bytes.size(), header->document_bytes - answer.document.size());
+    answer.document += bytes.substr(0, of_document);
+    return memory->append(bytes.substr(of_document));
+  });
+  if (!done) return fail(done.error());
   if (Sha256::of(answer.document) != header->document_sha256) {
     return damaged(request_id, "its document has another digest");
   }
@@ -106,6 +107,40 @@ Result<std::shared_ptr<const schema::Answer>> load_answer(Content& content, cons
     }
   }
   return std::make_shared<const schema::Answer>(std::move(answer));
+}
+
+}  // namespace
+
+std::optional<SmallAnswer> encode_if_small(const schema::Answer& answer) {
+  uint64_t bytes = answer.document.size();
+  for (const schema::Part& part : answer.parts) bytes += part.extent.length;
+  if (bytes > limits::kAnswerInRowBytesMax) return std::nullopt;
+  const auto pieces = pieces_of(answer);
+  if (!pieces) return std::nullopt;
+  SmallAnswer small{header_of(answer), {}};
+  for (const std::string_view piece : *pieces) small.content += piece;
+  return small;
+}
+
+Result<std::shared_ptr<const schema::Answer>> decode_answer(const Uuid& request_id, const SmallAnswer& small) {
+  return assemble(request_id, small.header, [&](uint64_t bytes, const Sink& sink) -> Status {
+    if (small.content.size() != bytes) return damaged(request_id, "its content has another length");
+    return sink(small.content);
+  });
+}
+
+Result<ContentId> store_answer(Content& content, const Uuid& request_id, const schema::Answer& answer) {
+  const auto pieces = pieces_of(answer);
+  if (!pieces) return fail(pieces.error());
+  return content.put_artifact(request_id, header_of(answer), *pieces);
+}
+
+Result<std::shared_ptr<const schema::Answer>> load_answer(Content& content, const Uuid& request_id, ContentId id) {
+  auto text = content.artifact_header(request_id, id);
+  if (!text) return fail(text.error());
+  if (!*text) return fail(ErrorKind::kGone, "the answer of request {} is not kept any more", request_id.str());
+  return assemble(request_id, **text,
+                  [&](uint64_t bytes, const Sink& sink) { return content.read_artifact(id, bytes, sink); });
 }
 
 }  // namespace kcoral::store

@@ -251,7 +251,9 @@ Result<Store::AnswerPtr> DurableStore::answer_if_ended(const Uuid& request_id) {
   if (!(*standing)->answer) {
     return fail(ErrorKind::kGone, "the answer of request {} is not kept any more", request_id.str());
   }
-  return load_answer(*content_, request_id, *(*standing)->answer);
+  const KeptAnswer& answer = *(*standing)->answer;
+  if (const auto* small = std::get_if<SmallAnswer>(&answer)) return decode_answer(request_id, *small);
+  return load_answer(*content_, request_id, std::get<ContentId>(answer));
 }
 
 // --- runs ---
@@ -323,12 +325,16 @@ void DurableStore::reject(const Uuid& request_id, Completion completion, std::fu
 }
 
 void DurableStore::end(EndingPtr ending) {
+  if (auto small = encode_if_small(*ending->completion.answer)) {
+    ending->answer = std::move(*small);
+    return commit_ending(ending);
+  }
   service_->post([this, ending = std::move(ending)] { store_ending(ending); });
 }
 
 void DurableStore::store_ending(const EndingPtr& ending) {
   auto stored = store_answer(*content_, ending->fence.request_id, *ending->completion.answer);
-  if (!stored && !ending->is_substitute && ending->from == Ending::From::kAttempt) {
+  if (!stored && ending->from == Ending::From::kAttempt) {
     const std::string reason = fmt::format("its answer could not be stored: {}", stored.error().message);
     spdlog::error("request {}: {}", ending->fence.request_id.str(), reason);
     Completion substitute = completion_with_error(ending->fence.request_id, State::kFailed,
@@ -336,8 +342,7 @@ void DurableStore::store_ending(const EndingPtr& ending) {
     substitute.times = ending->completion.times;
     substitute.records = std::move(ending->completion.records);
     ending->completion = std::move(substitute);
-    ending->is_substitute = true;
-    stored = store_answer(*content_, ending->fence.request_id, *ending->completion.answer);
+    return end(ending);  // which is small, and finds its room with the row
   }
   if (!stored) return ending->done(fail(stored.error()));
   ending->answer = *stored;
@@ -350,7 +355,8 @@ void DurableStore::store_ending(const EndingPtr& ending) {
 
 void DurableStore::commit_ending(const EndingPtr& ending) {
   const bool was_queued = ending->from == Ending::From::kQueue;
-  size_t bytes = 0;
+  const auto* small = std::get_if<SmallAnswer>(&ending->answer);
+  size_t bytes = small != nullptr ? small->content.size() : 0;
   for (const AuditRecord& record : ending->completion.records) bytes += record.members.size();
   writer_->submit({.apply = [this, ending, was_queued]() -> Result<AfterCommit> {
                      const Completion& completion = ending->completion;
@@ -376,8 +382,9 @@ void DurableStore::commit_ending(const EndingPtr& ending) {
 
 /// An answer that no row came to refer to.
 void DurableStore::drop_answer(const EndingPtr& ending) {
+  if (std::holds_alternative<SmallAnswer>(ending->answer)) return;
   service_->post([this, ending] {
-    auto dropped = content_->drop_artifact(ending->fence.request_id, ending->answer);
+    auto dropped = content_->drop_artifact(ending->fence.request_id, std::get<ContentId>(ending->answer));
     if (!dropped) spdlog::warn("{}", dropped.error().message);
   });
 }

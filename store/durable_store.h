@@ -72,8 +72,7 @@ class DurableStore final : public Store {
     Completion completion;
     std::function<void(Status)> done;
     InFlight::Token token;
-    ContentId answer = 0;
-    bool is_substitute = false;  // the true answer could not be stored
+    KeptAnswer answer;
   };
   struct PutBack {
     Fence fence;

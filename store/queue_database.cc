@@ -12,8 +12,9 @@ constexpr const char* kApplicationId = "1801679468";  // "kcrl": tells our files
 // Times are microseconds since the epoch. States and codecs are the values of schema/state.h and program_text.h.
 // requests.seq is the order of submission. audit_next is the number of the request's next audit record, audit_us the
 // time of its last: a clock that is set back does not make the records run backwards. answer_id names the artifact
-// (content.h). The program's text has a table of its own, so that the rows which every step rewrites stay short.
-// outbox.records holds one or more records with consecutive numbers from first_seq, separated by U+001E.
+// (content.h); 0 if the answer is in `answers`. The program's text has a table of its own, so that the rows which every
+// step rewrites stay short. outbox.records holds one or more records with consecutive numbers from first_seq, separated
+// by U+001E.
 constexpr std::array<const char*, 1> kMigrations = {R"sql(
   CREATE TABLE requests (
     seq INTEGER PRIMARY KEY,
@@ -56,6 +57,12 @@ constexpr std::array<const char*, 1> kMigrations = {R"sql(
     seq INTEGER PRIMARY KEY,
     codec INTEGER NOT NULL,
     text BLOB NOT NULL
+  ) STRICT;
+
+  CREATE TABLE answers (
+    seq INTEGER PRIMARY KEY,
+    header TEXT NOT NULL,
+    content BLOB NOT NULL
   ) STRICT;
 
   CREATE TABLE request_blobs (

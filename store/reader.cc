@@ -26,7 +26,9 @@ Result<std::unique_ptr<Reader>> Reader::open(const std::string& path) {
       {&reader->find_,
        "SELECT owner, client, state, priority, attempt, max_attempts, labels, submitted_us, started_us, finished_us,"
        " executor, program_sha256, error_kind, error_message FROM requests WHERE request_id = ?"},
-      {&reader->standing_, "SELECT state, owner, program_sha256, answer_id FROM requests WHERE request_id = ?"},
+      {&reader->standing_,
+       "SELECT state, owner, program_sha256, answer_id, header, content FROM requests"
+       " LEFT JOIN answers USING (seq) WHERE request_id = ?"},
       {&reader->program_, "SELECT codec, text FROM programs WHERE seq = ?"},
       {&reader->blobs_, "SELECT digest FROM request_blobs WHERE seq = ? ORDER BY position"},
       {&reader->outbox_after_,
@@ -78,7 +80,11 @@ Result<std::optional<Reader::Standing>> Reader::standing(const Uuid& request_id)
                     .owner = std::string(cursor.text(1)),
                     .program_sha256 = cursor.digest(2),
                     .answer = std::nullopt};
-  if (!cursor.is_null(3)) standing.answer = static_cast<ContentId>(cursor.integer(3));
+  if (!cursor.is_null(4)) {
+    standing.answer = SmallAnswer{std::string(cursor.text(4)), std::string(cursor.blob(5))};
+  } else if (!cursor.is_null(3)) {
+    standing.answer = static_cast<ContentId>(cursor.integer(3));
+  }
   return std::optional<Standing>(std::move(standing));
 }
 

@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "base/mutex.h"
-#include "store/content.h"
+#include "store/answers.h"
 #include "store/sqlite.h"
 #include "store/store.h"
 
@@ -28,7 +28,7 @@ class Reader {
     schema::State state = schema::State::kQueued;
     std::string owner;
     Digest program_sha256;
-    std::optional<ContentId> answer;  // of a terminal request, unless it was pruned
+    std::optional<KeptAnswer> answer;  // of a terminal request, unless it was pruned
   };
   Result<std::optional<Standing>> standing(const Uuid& request_id);
 

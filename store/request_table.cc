@@ -58,6 +58,7 @@ Result<std::unique_ptr<RequestTable>> RequestTable::create(Database& database, O
        "UPDATE requests SET state = ?, finished_us = ?, error_kind = ?, error_message = ?, queue_ms = ?,"
        " elapsed_ms = ?, lease_wait_ms = ?, lease_held_ms = ?, results_summary = ?, answer_id = ?, audit_next = ?,"
        " audit_us = ? WHERE seq = ?"},
+      {&table->insert_answer_, "INSERT INTO answers (seq, header, content) VALUES (?, ?, ?)"},
       {&table->requeue_,
        "UPDATE requests SET state = 0, executor = '', pid = NULL, started_us = NULL, queued_us = ?, audit_next = ?,"
        " audit_us = ? WHERE seq = ?"},
@@ -193,7 +194,7 @@ Status RequestTable::append_audit(const Fence& fence, const std::vector<AuditRec
   return audit_.execute(row->audit.next_seq, row->audit.last_us, row->seq);
 }
 
-Status RequestTable::finish(const Fence& fence, const Completion& completion, ContentId answer, WallTime now) {
+Status RequestTable::finish(const Fence& fence, const Completion& completion, const KeptAnswer& answer, WallTime now) {
   auto row = load_fenced(fence, completion.state);
   if (!row) return fail(row.error());
   // A request that was queued again still bears the number of the attempt that was given up.
@@ -203,19 +204,25 @@ Status RequestTable::finish(const Fence& fence, const Completion& completion, Co
   return finish_row(fence.request_id, *row, completion, answer, now);
 }
 
-Status RequestTable::finish_row(const Uuid& request_id, Row& row, const Completion& completion, ContentId answer,
-                                WallTime now) {
+Status RequestTable::finish_row(const Uuid& request_id, Row& row, const Completion& completion,
+                                const KeptAnswer& answer, WallTime now) {
   std::vector<AuditRecord> records = completion.records;
   records.push_back({now, audit_events::finished(completion.state, completion.reason)});
   if (auto appended = outbox_.append(request_id, row.audit, records); !appended) return appended;
+  const auto* small = std::get_if<SmallAnswer>(&answer);
+  if (small != nullptr) {
+    auto inserted = insert_answer_.execute(row.seq, small->header, BlobValue{small->content});
+    if (!inserted) return inserted;
+  }
   const schema::OutcomeTimes& times = completion.times;
-  return finish_.execute(static_cast<int>(completion.state), microseconds(now), completion.error_kind,
-                         completion.error_message, times.queue_ms, times.elapsed_ms, times.lease_wait_ms,
-                         times.lease_held_ms, completion.results_summary, answer, row.audit.next_seq, row.audit.last_us,
-                         row.seq);
+  return finish_.execute(
+      static_cast<int>(completion.state), microseconds(now), completion.error_kind, completion.error_message,
+      times.queue_ms, times.elapsed_ms, times.lease_wait_ms, times.lease_held_ms, completion.results_summary,
+      small != nullptr ? 0 : std::get<ContentId>(answer), row.audit.next_seq, row.audit.last_us, row.seq);
 }
 
-Status RequestTable::reject(const Uuid& request_id, const Completion& completion, ContentId answer, WallTime now) {
+Status RequestTable::reject(const Uuid& request_id, const Completion& completion, const KeptAnswer& answer,
+                            WallTime now) {
   auto row = load(request_id);
   if (!row) return fail(row.error());
   if (!schema::may_move(row->state, State::kRejected)) {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "store/content.h"
+#include "store/answers.h"
 #include "store/outbox.h"
 #include "store/program_text.h"
 #include "store/sqlite.h"
@@ -46,9 +46,9 @@ class RequestTable {
 
   Status mark_running(const Fence& fence, int pid, WallTime now);
   Status append_audit(const Fence& fence, const std::vector<AuditRecord>& records);
-  Status finish(const Fence& fence, const Completion& completion, ContentId answer, WallTime now);
+  Status finish(const Fence& fence, const Completion& completion, const KeptAnswer& answer, WallTime now);
   /// queued → rejected.
-  Status reject(const Uuid& request_id, const Completion& completion, ContentId answer, WallTime now);
+  Status reject(const Uuid& request_id, const Completion& completion, const KeptAnswer& answer, WallTime now);
 
   /// What became of a request whose run was lost.
   struct Lost {
@@ -72,7 +72,8 @@ class RequestTable {
   Result<Row> load(const Uuid& request_id);
   /// The row of a fence that holds. `to`: where it is to move.
   Result<Row> load_fenced(const Fence& fence, std::optional<schema::State> to);
-  Status finish_row(const Uuid& request_id, Row& row, const Completion& completion, ContentId answer, WallTime now);
+  Status finish_row(const Uuid& request_id, Row& row, const Completion& completion, const KeptAnswer& answer,
+                    WallTime now);
   Result<std::optional<Admission::Kind>> existing(const Submission& submission);
   Status insert(const Submission& submission, const EncodedText& program, WallTime now, const AuditPosition& audit);
 
@@ -89,6 +90,7 @@ class RequestTable {
   Statement run_;
   Statement audit_;
   Statement finish_;
+  Statement insert_answer_;
   Statement requeue_;
 };
 

@@ -43,19 +43,27 @@ def wait_until(condition: Callable[[], Any], what: str, patience_s: float = PATI
 
 
 class Server:
-    """`kcoral server` on a free port with a data directory of its own."""
+    """`kcoral server` on a free port with a data directory of its own. `prefix`: what starts it (as `env` does)."""
 
-    def __init__(self, data_dir: pathlib.Path, *flags: str, environment: dict[str, str] | None = None):
+    def __init__(
+        self,
+        data_dir: pathlib.Path,
+        *flags: str,
+        environment: dict[str, str] | None = None,
+        device: str | None = "cpu",
+        prefix: list[str] | None = None,
+    ):
         self.data_dir = data_dir
-        self.flags = flags
+        self.flags = flags if device is None else ("--device", device, *flags)
         self.environment = environment or {}
+        self.prefix = prefix or []
         self.process: subprocess.Popen[bytes] | None = None
         self.ready_line = ""
         self.port = 0
         self.log_path = pathlib.Path(str(data_dir) + ".log")
 
     def start(self) -> "Server":
-        command = [str(KCORAL), "server", "--device", "cpu", "--port", "0", "--data-dir", str(self.data_dir), *self.flags]
+        command = [*self.prefix, str(KCORAL), "server", "--port", "0", "--data-dir", str(self.data_dir), *self.flags]
         log = open(self.log_path, "ab")
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL, env={**os.environ, **self.environment}
@@ -190,6 +198,7 @@ RESULT_FIELDS = {
     "stdout_truncated", "stderr_truncated",
 }  # fmt: skip
 ERROR_FIELDS = {"kind", "message", "instruction_index", "instruction_op", "instruction_id", "traceback"}
+ACCESS_FIELDS = {"cuda_call", "location", "interfered_request_id"}
 VALUE_FIELDS = {
     "null": set(),
     "boolean": {"value"},
@@ -274,6 +283,9 @@ class Reply:
             parts = dict(pieces[1:])
             assert list(parts) == [f"return:{n}" for n in range(len(parts))]
         fields = RESULT_FIELDS | ({"error"} if document["status"] == "FAILED" else set())
+        if "gpu_count" in document:
+            assert document["gpu_count"] > 1
+            fields = fields | {"gpu_count", "gpu_ids"}
         assert set(document) == fields, set(document) ^ fields
         assert document["request_id"] == self.headers["x-request-id"]
         for name in ("queue_ms", "elapsed_ms", "lease_wait_ms", "lease_held_ms"):
@@ -283,7 +295,7 @@ class Reply:
         assert not unused, f"parts that no value names: {list(unused)}"
         error = document.get("error")
         if error is not None:
-            assert set(error) == ERROR_FIELDS, error
+            assert set(error) == ERROR_FIELDS | (ACCESS_FIELDS if error["kind"] == "gpu_access" else set()), error
             assert len(error["traceback"].encode()) <= 8192
         return Result(document["status"], document, values, error)
 
@@ -334,9 +346,10 @@ def decode_value(value: dict, parts: dict[str, bytes]) -> Any:
 
 
 @contextlib.contextmanager
-def running_server(*flags: str, environment: dict[str, str] | None = None) -> Iterator[Server]:
+def running_server(*flags: str, **more: Any) -> Iterator[Server]:
+    """`more`: as Server takes it."""
     with tempfile.TemporaryDirectory(prefix="kcoral-test-") as directory:
-        server = Server(pathlib.Path(directory) / "data", *flags, environment=environment).start()
+        server = Server(pathlib.Path(directory) / "data", *flags, **more).start()
         try:
             yield server
         finally:

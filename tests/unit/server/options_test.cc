@@ -23,7 +23,10 @@ class OptionsTest : public testing::Test {
   }
   ~OptionsTest() override {
     std::filesystem::remove_all(directory_);
-    for (const char* name : {"KCORAL_SERVER_HOST", "KCORAL_SERVER_PORT"}) ::unsetenv(name);
+    for (const char* name :
+         {"KCORAL_SERVER_HOST", "KCORAL_SERVER_PORT", "KCORAL_SERVER_DEVICE", "KCORAL_SERVER_GPUS"}) {
+      ::unsetenv(name);
+    }
   }
 
   static CommandLine parse(std::vector<const char*> arguments) {
@@ -166,8 +169,50 @@ TEST_F(OptionsTest, ListsMayBeEmptyAndSpanLines) {
               Optional(ElementsAre("numpy", "json")));
 }
 
+TEST_F(OptionsTest, GpusAreTakenInTheirOrderFromWhereverTheyAreNamed) {
+  EXPECT_THAT(parse({}).server.gpus, testing::IsEmpty());
+  EXPECT_EQ(parse({}).server.device, ServerOptions::DeviceMode::kAuto);
+  EXPECT_THAT(parse({"--gpus", "3,0,11"}).server.gpus, ElementsAre(0, 3, 11));
+  EXPECT_THAT(parse({"--gpus", "3", "--gpus", "1"}).server.gpus, ElementsAre(1, 3));
+  EXPECT_THAT(parse({"--config", config("gpus = [2, 1]\n")}).server.gpus, ElementsAre(1, 2));
+  ::setenv("KCORAL_SERVER_GPUS", "5,4", 1);
+  ::setenv("KCORAL_SERVER_DEVICE", "gpu", 1);
+  EXPECT_THAT(parse({}).server.gpus, ElementsAre(4, 5));
+  EXPECT_EQ(parse({}).server.device, ServerOptions::DeviceMode::kGpu);
+  EXPECT_THAT(parse({"--gpus", "7"}).server.gpus, ElementsAre(7));
+  EXPECT_EQ(parse({"--device", "auto"}).server.device, ServerOptions::DeviceMode::kAuto);
+  ::setenv("KCORAL_SERVER_GPUS", "", 1);
+  EXPECT_THAT(parse({}).server.gpus, testing::IsEmpty());
+}
+
+TEST_F(OptionsTest, GpusThatMakeNoSenseAreRefused) {
+  for (const char* text : {"-1", "x", "0-3", "1.5", "0;1", "4294967296", ""}) {
+    const CommandLine command = parse({"--gpus", text});
+    EXPECT_EQ(command.exit_code, 2) << text;
+    EXPECT_THAT(command.text, HasSubstr("--gpus")) << text;
+  }
+  EXPECT_THAT(parse({"--gpus", "1,0,1"}).text, HasSubstr("a GPU is named twice"));
+  EXPECT_THAT(parse({"--gpus", "0", "--device", "cpu"}).text, HasSubstr("--gpus"));
+  EXPECT_EQ(parse({"--gpus", "0", "--device", "cpu"}).exit_code, 2);
+  EXPECT_EQ(parse({"--device", "tpu"}).exit_code, 2);
+}
+
+TEST_F(OptionsTest, WorkersOfAGpuAndTheWaitForItHaveBounds) {
+  EXPECT_EQ(parse({}).server.slots_per_gpu, 8u);
+  EXPECT_EQ(parse({"--workers-per-gpu", "64"}).server.slots_per_gpu, 64u);
+  EXPECT_EQ(parse({}).server.lease_wait, std::chrono::seconds(1800));
+  EXPECT_EQ(parse({"--lease-wait-timeout-seconds", "5"}).server.lease_wait, std::chrono::seconds(5));
+  EXPECT_FALSE(parse({}).server.slots_given);
+  EXPECT_TRUE(parse({"--num-workers", "1"}).server.slots_given);
+  for (const char* flag : {"--workers-per-gpu", "--lease-wait-timeout-seconds"}) {
+    for (const char* text : {"0", "-1", "65000000", "1.5", ""}) {
+      EXPECT_EQ(parse({flag, text}).exit_code, 2) << flag << " " << text;
+    }
+  }
+}
+
 TEST_F(OptionsTest, WhatTheServerManagesCannotBeSet) {
-  for (const char* name : {"KCORAL_DIR=x", "HOME=x", "=x", "x"}) {
+  for (const char* name : {"KCORAL_DIR=x", "HOME=x", "CUDA_VISIBLE_DEVICES=x", "=x", "x"}) {
     EXPECT_EQ(parse({"--env", name}).exit_code, 2) << name;
   }
   EXPECT_EQ(parse({"--max-timeout-seconds", "nan"}).exit_code, 2);

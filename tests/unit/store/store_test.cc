@@ -223,6 +223,21 @@ TEST_F(StoreTest, ClaimsFollowPriorityAndThenSubmission) {
   EXPECT_THAT(order, ElementsAre(ids[1], ids[3], ids[0], ids[4], ids[2]));
 }
 
+TEST_F(StoreTest, AnswersOfEverySizeComeBackAsTheyWere) {
+  std::vector<std::pair<Uuid, std::string>> sent;
+  for (const uint64_t bytes : {uint64_t{0}, uint64_t{1}, limits::kAnswerInRowBytesMax - 2,
+                               limits::kAnswerInRowBytesMax - 1, limits::kAnswerInRowBytesMax, 3 * limits::kMiB}) {
+    const Uuid id = admitted(submission());
+    const auto wanted = answer("{}", {std::string(bytes / 2, 'a'), std::string(bytes - bytes / 2, 'b')});
+    ASSERT_TRUE(finish(claim()->fence, completion(wanted)));
+    sent.emplace_back(id, body_of(*wanted));
+  }
+  for (const bool again : {false, true}) {
+    if (again) reopen();
+    for (const auto& [id, body] : sent) EXPECT_TRUE(body_of(*watch(id).value()) == body) << body.size();
+  }
+}
+
 TEST_F(StoreTest, AnIdleExecutorIsGivenARequestInTheCommitThatAdmitsIt) {
   pool_.offer({"executor-7", 77});
   store_->serve(pool_);
