@@ -113,7 +113,7 @@ std::optional<pid_t> Clearings::find_abandoned() const {
 /// since: they are what lives beside the server, so no program can pretend to be one.
 bool Clearings::is_abandoned(const ProcessTable::Process& process) const {
   const size_t own_depth = processes_.own_depth();
-  if (process.depth <= own_depth) return false;
+  if (process.depth <= own_depth || process.has_ended) return false;
   for (auto ancestor = processes_.find(process.parent); ancestor; ancestor = processes_.find(ancestor->parent)) {
     if (ancestor->depth <= own_depth && ancestor->name == kExecutorName) return false;
   }

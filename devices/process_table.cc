@@ -48,17 +48,23 @@ class SystemTable final : public ProcessTable {
   static std::optional<Process> read(const std::string& entry) {
     std::ifstream status("/proc/" + entry + "/status");
     Process process;
+    bool is_zombie = false;
     for (std::string line; std::getline(status, line);) {
-      const auto after = [&line](std::string_view field) {
-        return line.starts_with(field) ? std::optional(line.substr(field.size())) : std::nullopt;
-      };
-      if (const auto name = after("Name:\t")) process.name = *name;
-      if (const auto parent = after("PPid:\t")) process.parent = std::atoi(parent->c_str());
-      if (const auto numbers = after("NSpid:\t")) {
-        std::istringstream stream(*numbers);
-        process.depth = static_cast<size_t>(std::distance(std::istream_iterator<pid_t>(stream), {}));
-        return process;
+      const size_t colon = line.find(":\t");
+      if (colon == std::string::npos) continue;
+      const std::string_view field = std::string_view(line).substr(0, colon);
+      const std::string value = line.substr(colon + 2);
+      if (field == "Name") process.name = value;
+      if (field == "State") is_zombie = value.starts_with('Z') || value.starts_with('X');
+      if (field == "PPid") process.parent = std::atoi(value.c_str());
+      if (field == "NSpid") {
+        std::istringstream numbers(value);
+        process.depth = static_cast<size_t>(std::distance(std::istream_iterator<pid_t>(numbers), {}));
       }
+      if (field != "Threads") continue;
+      // The last of what is needed. Where the first thread alone has ended, the others count.
+      process.has_ended = is_zombie && std::atoi(value.c_str()) <= 1;
+      return process;
     }
     return std::nullopt;
   }

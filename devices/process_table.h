@@ -20,6 +20,8 @@ class ProcessTable {
     pid_t parent = 0;  // 0: none that can be seen from here
     size_t depth = 0;  // in how many pid namespaces it has a number, from that of this table on
     std::string name;  // at most 15 bytes; the process may have chosen it
+    bool has_ended =
+        false;  // with all its threads, and nothing of it is left but its number: nobody asked how it ended
   };
   /// None where there is no such process, or it cannot be seen from here.
   virtual std::optional<Process> find(pid_t pid) const = 0;

@@ -151,6 +151,15 @@ TEST_F(ClearingsTest, InSuchAContainerWhatAnExecutorLeftIsWaitedForByOurOwnTable
   EXPECT_EQ(said_.back(), "clear 0");
 }
 
+TEST_F(ClearingsTest, InSuchAContainerWhatHasEndedIsNotInTheWayThoughNobodyAskedHow) {
+  table_.whole_machine = false;
+  abandon_program();
+  table_.processes[kProgram].has_ended = true;
+  in_use({{40021, 600 * kMiB}});
+  clear();
+  EXPECT_THAT(said_, ElementsAre("clear 0"));
+}
+
 TEST_F(ClearingsTest, InSuchAContainerAnExecutorThatWasStartedAgainIsNotInTheWay) {
   table_.whole_machine = false;
   table_.processes.erase(kExecutor);
