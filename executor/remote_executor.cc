@@ -131,7 +131,7 @@ void RemoteExecutor::run(Assignment assignment) {
 
 void RemoteExecutor::grant_lease(uint64_t id, const std::vector<int>& devices) {
   const auto lease = leases_.find(id);
-  if (lease == leases_.end() || !channel_) return;
+  KCORAL_CHECK(lease != leases_.end());
   channel_->send({{"type", "lease_granted"}, {"lease", id}, {"devices", devices}});
   if (lease->second && is_outcome_due_) watch_over_run(run_timeout_);
 }
@@ -238,32 +238,13 @@ Status RemoteExecutor::take_outcome(Frame frame) {
 }
 
 Status RemoteExecutor::take_lease_request(const Frame& frame) {
-  LeaseAsk ask;
-  auto id = unsigned_field(frame.body, "lease");
-  if (!id) return fail(id.error());
-  ask.id = *id;
-  auto purpose = string_field(frame.body, "purpose");
-  if (!purpose) return fail(purpose.error());
-  ask.for_program = *purpose == "program";
-  auto priority = integer_field(frame.body, "priority");
-  if (!priority) return fail(priority.error());
-  ask.priority = *priority;
-  auto devices = device_ids_field(frame.body, "devices");
-  if (!devices) return fail(devices.error());
-  ask.devices = std::move(*devices);
-  for (const int device : ask.devices) {
-    if (std::find(config_.devices.begin(), config_.devices.end(), device) == config_.devices.end()) {
-      return fail(ErrorKind::kEngine, "the slot has no device {}", device);
-    }
+  auto ask = lease_ask_from(frame.body, config_.devices);
+  if (!ask) return fail(ask.error());
+  if (!leases_.emplace(ask->id, ask->for_program()).second) {
+    return fail(ErrorKind::kEngine, "lease {} was asked for before", ask->id);
   }
-  auto count = unsigned_field(frame.body, "count", config_.devices.size());
-  if (!count) return fail(count.error());
-  ask.count = *count;
-  if (ask.count == 0 || !leases_.emplace(ask.id, ask.for_program).second) {
-    return fail(ErrorKind::kEngine, "lease {} was asked for before, or for nothing", ask.id);
-  }
-  if (ask.for_program) stop_watching_over_run();
-  events_->on_lease_asked(ask);
+  if (ask->for_program()) stop_watching_over_run();
+  events_->on_lease_asked(*ask);
   return {};
 }
 

@@ -32,7 +32,7 @@ bool ContextMaking::take(const Frame& frame) {
   if (type == "context_made" && step_ == Step::kMaking) {
     step_ = Step::kMade;
     loop_.cancel(*std::exchange(timer_, std::nullopt));
-    lease_.reset();
+    end_lease(/*processes_ended=*/false);
     if (!is_stopped_) handlers_.made();
     return true;
   }
@@ -47,7 +47,8 @@ bool ContextMaking::take(const Frame& frame) {
 
 void ContextMaking::ask_for_lease() {
   step_ = Step::kWaiting;
-  lease_ = leases_.ask({/*for_program=*/false, kContextPriority, devices_, devices_.size()}, [this] { begin(); });
+  lease_ = leases_.ask({.purpose = LeasePurpose::kContext, .priority = kContextPriority, .devices = devices_},
+                       [this] { begin(); });
 }
 
 void ContextMaking::begin() {
@@ -63,20 +64,23 @@ void ContextMaking::begin() {
 void ContextMaking::give_up(std::string reason) {
   step_ = Step::kStopped;
   if (timer_) loop_.cancel(*std::exchange(timer_, std::nullopt));
-  lease_.reset();
   // A program that comes all the same meets the same trouble, and is told in its own words.
-  if (!is_stopped_) handlers_.failed({ErrorKind::kEnvironment, std::move(reason)});
+  if (is_stopped_) return end_lease(/*processes_ended=*/false);
+  // What was made of it may be on the device until the process is gone, and so the lease ends with that.
+  handlers_.failed({ErrorKind::kEnvironment, std::move(reason)});
 }
 
 void ContextMaking::stop() {
   is_stopped_ = true;
   if (step_ != Step::kWaiting) return;
   step_ = Step::kStopped;
-  lease_.reset();
+  end_lease(/*processes_ended=*/false);
 }
 
-void ContextMaking::on_runtime_gone() {
-  if (lease_) lease_->end(/*processes_ended=*/true);
+void ContextMaking::on_runtime_gone() { end_lease(/*processes_ended=*/true); }
+
+void ContextMaking::end_lease(bool processes_ended) {
+  if (lease_) lease_->end(processes_ended);
   lease_.reset();
 }
 

@@ -35,6 +35,7 @@ class ContextMaking {
 
   /// A program has come for the runtime.
   void stop();
+  /// Nothing is left of the runtime, whatever it was doing.
   void on_runtime_gone();
 
   /// Begun or made: the end of the process will be the end of a context.
@@ -46,6 +47,7 @@ class ContextMaking {
   void ask_for_lease();
   void begin();
   void give_up(std::string reason);
+  void end_lease(bool processes_ended);
 
   EventLoop& loop_;
   DeviceLeases& leases_;

@@ -211,9 +211,9 @@ void ProgramRun::ask_for_lease() {
   // Where what it leases is all that the slot has, that is meant from the beginning.
   const bool is_any = devices_.empty() && request_.gpu_count < request_.slot_devices.size();
   const std::vector<int>& exact = devices_.empty() ? request_.slot_devices : devices_;
-  lease_ =
-      leases_.ask({/*for_program=*/true, request_.priority, is_any ? std::vector<int>() : exact, request_.gpu_count},
-                  [this] { on_lease_granted(); });
+  lease_ = leases_.ask(
+      {.priority = request_.priority, .devices = is_any ? std::vector<int>() : exact, .count = request_.gpu_count},
+      [this] { on_lease_granted(); });
 }
 
 void ProgramRun::on_lease_granted() {
@@ -363,8 +363,8 @@ void ProgramRun::end_processes_in_turn() {
   const bool has_context = runtime_->has_context() || !devices_.empty();
   if (lease_ || !has_context) return end_processes();
   const std::vector<int>& devices = devices_.empty() ? request_.slot_devices : devices_;
-  lease_ =
-      leases_.ask({/*for_program=*/false, request_.priority, devices, devices.size()}, [this] { end_processes(); });
+  lease_ = leases_.ask({.purpose = LeasePurpose::kContext, .priority = request_.priority, .devices = devices},
+                       [this] { end_processes(); });
 }
 
 void ProgramRun::end_processes() {
