@@ -50,12 +50,19 @@ std::string flag_value(const toml::node& node, const std::function<void(const st
   return out.str();
 }
 
+bool is_list(const CLI::Option& option) { return option.get_items_expected_max() > 1; }
+
+/// Whether it was given a list of nothing. A flag says so by an empty value: --preload ''.
+bool is_empty_list(const CLI::Option& option) {
+  return is_list(option) && option.count() == 1 && option.results().front().empty();
+}
+
 std::string values_of(const CLI::Option& option) {
+  if (is_empty_list(option)) return "[]";
   std::vector<std::string> values = option.count() > 0 ? option.reduced_results() : std::vector<std::string>();
   if (values.empty() && !option.get_default_str().empty()) values = {option.get_default_str()};
   for (std::string& value : values) value = toml_value(value);
-  const bool is_list = option.get_items_expected_max() > 1;
-  return is_list ? fmt::format("[{}]", fmt::join(values, ", ")) : fmt::format("{}", fmt::join(values, ""));
+  return is_list(option) ? fmt::format("[{}]", fmt::join(values, ", ")) : fmt::format("{}", fmt::join(values, ""));
 }
 
 bool is_flag_given(const CLI::Option& option, const std::vector<std::string>& arguments) {
@@ -104,7 +111,11 @@ void read_config_file(CLI::App& app, const std::string& path) {
     try {
       if (const toml::array* list = node.as_array()) {
         for (const toml::node& each : *list) option->add_result(flag_value(each, refuse_here));
-        if (list->empty()) continue;
+        if (list->empty()) {
+          if (!is_list(*option)) refuse_here("it has one value");
+          option->add_result(std::string());  // given, and no value to check
+          continue;
+        }
       } else {
         option->add_result(flag_value(node, refuse_here));
       }
@@ -125,7 +136,7 @@ std::string print_config(const CLI::App& app, const std::vector<std::string>& ar
       "# Settings of kcoral server: a flag wins over its variable, that over the file, and it over the default.\n";
   for (const CLI::Option* option : app.get_options([](const CLI::Option* each) { return is_setting(*each); })) {
     const std::string values = values_of(*option);
-    const bool is_set = !values.empty() && values != "[]";
+    const bool is_set = is_empty_list(*option) || (!values.empty() && values != "[]");
     if (!is_set) {
       text += fmt::format("# {} is not set\n", name_of(*option));
       continue;

@@ -1,8 +1,9 @@
 // Settings from a file, and what is in force and where it came from.
 //
-// The file is TOML without sections: a setting for each option, by its name without the dashes; lists in brackets. A
-// flag wins over its environment variable, that over the file, and the file over the default. What `print_config`
-// writes is such a file.
+// The file is TOML without sections: a setting for each option, by its name without the dashes; lists in brackets, and
+// an empty one is given as much as any other: `preload = []` preloads nothing where there is a default. A flag wins
+// over its environment variable, that over the file, and the file over the default. What `print_config` writes is such
+// a file.
 #pragma once
 
 #include <string>

@@ -1,82 +1,13 @@
-// Runs with a zygote and runtime that do what each test says (fake_zygote.py), in the real sandbox: everything that a
-// program, which shares its process with the runtime, can do to the executor.
+// What a program can do to its executor, which shares nothing with it but a socket and pipes: how it ends, frames and
+// values that do not fit, deadlines, output, and whatever it leaves behind.
 #include <fmt/format.h>
 
 #include <csignal>
 
-#include "tests/unit/executor/slot_harness.h"
+#include "tests/unit/executor/scripted_harness.h"
 
 namespace kcoral::executor {
 namespace {
-
-using Ending = schema::Outcome::Ending;
-using nlohmann::json;
-using testing::Test;
-
-std::string fake_zygote() {
-  std::ifstream file(KCORAL_TEST_SOURCES "/fake_zygote.py");
-  return std::string((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-}
-
-/// Two instructions: the upload of `script`, which the fake runtime executes, and the return of it.
-std::string scripted(const std::string& script) {
-  return json{{"instructions",
-               {{{"op", "upload"}, {"kind", "module"}, {"id", "s"}, {"source", script}},
-                {{"op", "get_function"}, {"id", "f"}, {"module", {{"$ref", "s"}}}, {"name", "main"}},
-                {{"op", "run"}, {"id", "x"}, {"fn", {{"$ref", "f"}}}},
-                {{"op", "return"}, {"key", "k"}, {"value", {{"$ref", "x"}}}}}}}
-      .dump();
-}
-
-constexpr const char* kAnswer =
-    "for i in range(3): started(i)\n"
-    "started(3); returned(3, '{\"value\":{\"type\":\"null\"},\"parts\":[]}')\n";
-
-class Scripted : public Test {
- protected:
-  static void SetUpTestSuite() {
-    installation_ = new TemporaryDirectory;
-    executable_ = new std::string(install_with_python(installation_->path(), {{"zygote.py", fake_zygote()}}));
-    slot_ = make_slot().release();
-    ASSERT_TRUE(slot_->start_and_wait());
-  }
-  static void TearDownTestSuite() {
-    delete slot_;
-    delete executable_;
-    delete installation_;
-  }
-  /// Without runtimes that stand by, each prepare is that of the program at hand.
-  static std::unique_ptr<SlotHarness> make_slot(const std::string& zygote_script = "", size_t standby = 0) {
-    return std::make_unique<SlotHarness>([&](ExecutorConfig& config) {
-      config.executor_path = *executable_;
-      config.standby = standby;
-      if (standby == 0) config.devices = {3};  // the fake runtime makes no contexts ahead
-      if (!zygote_script.empty()) config.environment["KCORAL_FAKE_ZYGOTE"] = zygote_script;
-    });
-  }
-  /// The error of a run that failed.
-  static json error_of(const std::string& script) {
-    const RunReport report = slot_->run(scripted(script));
-    EXPECT_EQ(report.ending, Ending::kFailed) << report.error_message;
-    return report.ending == Ending::kFailed ? members_of(report)["error"] : json();
-  }
-  static void expect_error(const std::string& script, const std::string& kind, const std::string& message,
-                           int index = 0) {
-    json error = error_of(script);
-    ASSERT_FALSE(error.is_null()) << script;
-    EXPECT_EQ(error["kind"], kind) << script << error;
-    EXPECT_NE(error["message"].get<std::string>().find(message), std::string::npos) << script << error;
-    EXPECT_EQ(error["instruction_index"], index) << script << error;
-  }
-
-  static TemporaryDirectory* installation_;
-  static std::string* executable_;
-  static SlotHarness* slot_;
-};
-
-TemporaryDirectory* Scripted::installation_ = nullptr;
-std::string* Scripted::executable_ = nullptr;
-SlotHarness* Scripted::slot_ = nullptr;
 
 TEST_F(Scripted, RunGoesAllTheWay) {
   const RunReport report = slot_->run(scripted(std::string(kAnswer) + "completed()\n"));
@@ -91,86 +22,6 @@ TEST_F(Scripted, RunGoesAllTheWay) {
 TEST_F(Scripted, AnswerCountsWhenTheProcessEndsAtOnce) {
   const RunReport report = slot_->run(scripted(std::string(kAnswer) + "completed(); os._exit(9)\n"));
   EXPECT_EQ(report.ending, Ending::kCompleted);
-}
-
-TEST_F(Scripted, WithoutDevicesThereIsNoLease) {
-  expect_error("started(0); send('lease_request', index=0)\nimport time; time.sleep(60)", "engine",
-               "there is nothing to lease");
-}
-
-TEST_F(Scripted, LeaseIsGranted) {
-  const size_t before = slot_->log().asks().size();
-  Assignment assignment =
-      slot_->make_assignment(scripted("started(0)\n"
-                                      "send('lease_request', index=0)\n"
-                                      "frame, fds = receive()\n"
-                                      "assert frame == {'type': 'lease_granted', 'devices': [0]}, frame\n"
-                                      "send('lease_release', index=0)\n"
-                                      "started(1); failed(1, 'runtime', 'enough')\n"));
-  assignment.gpu_count = 1;
-  EXPECT_EQ(slot_->run(assignment).error_message, "enough");
-  const auto asks = slot_->log().asks();
-  const auto ended = slot_->log().ended_leases();
-  ASSERT_EQ(asks.size(), before + 2);
-  ASSERT_EQ(ended.size(), before + 2);
-  EXPECT_EQ(asks[before].devices, std::vector<int>{3});
-  EXPECT_TRUE(asks[before].for_program());
-  EXPECT_FALSE(ended[before].second) << "its process lived on";
-  EXPECT_FALSE(asks[before + 1].for_program()) << "the end of what may be a context has a lease of its own";
-  EXPECT_TRUE(ended[before + 1].second);
-  for (const char* record : {"lease_requested", "\"lease_granted\",\"device\":3", "lease_released"}) {
-    EXPECT_TRUE(slot_->log().wait_for_record(record)) << record;
-  }
-}
-
-TEST_F(Scripted, LeaseOfAProcessThatEndsIsGivenBackOnceAfterItsEnd) {
-  for (const char* ending : {"os._exit(3)", "os.kill(os.getpid(), 9)", "failed(0, 'runtime', 'enough')"}) {
-    const size_t before = slot_->log().ended_leases().size();
-    Assignment assignment = slot_->make_assignment(
-        scripted(std::string("started(0)\nsend('lease_request', index=0)\nreceive()\n") + ending));
-    assignment.gpu_count = 1;
-    slot_->run(assignment);
-    ASSERT_EQ(slot_->log().ended_leases().size(), before + 1) << ending;
-    EXPECT_TRUE(slot_->log().ended_leases().back().second) << ending;
-  }
-}
-
-TEST_F(Scripted, TimeThatWaitsForALeaseIsNoneOfTheDeadline) {
-  auto slot = make_slot();
-  ASSERT_TRUE(slot->start_and_wait());
-  slot->log().on_ask = [](const LeaseAsk&) {};
-  Assignment assignment = slot->make_assignment(
-      scripted("started(0)\nsend('lease_request', index=0)\nreceive()\nfailed(0, 'runtime', 'enough')"));
-  assignment.timeout = std::chrono::milliseconds(200);
-  assignment.gpu_count = 1;
-  slot->begin(assignment);
-  ASSERT_TRUE(slot->log().wait_for_ask(1));
-  // Longer than the deadline: until another executor's timer of twice its length has run.
-  Assignment clock = slot_->make_assignment(scripted("started(0)\nimport time; time.sleep(60)"));
-  clock.timeout = std::chrono::milliseconds(400);
-  EXPECT_EQ(slot_->run(clock).ending, Ending::kTimedOut);
-  EXPECT_EQ(slot->log().outcome_count(), 0u);
-  slot->grant_lease(slot->log().asks().back().id, {3});
-  ASSERT_TRUE(slot->log().wait_for_outcome(1));
-  EXPECT_EQ(slot->log().last_report().error_message, "enough");
-  EXPECT_GE(slot->log().last_report().lease_wait_ms, 400);
-}
-
-TEST_F(Scripted, LongestWaitForALeaseIsTheEnvironmentsFailure) {
-  auto slot = std::make_unique<SlotHarness>([&](ExecutorConfig& config) {
-    config.executor_path = *executable_;
-    config.standby = 0;
-    config.devices = {3};
-    config.lease_wait_max = std::chrono::milliseconds(100);
-  });
-  ASSERT_TRUE(slot->start_and_wait());
-  slot->log().on_ask = [](const LeaseAsk&) {};
-  Assignment assignment = slot->make_assignment(scripted("started(0)\nsend('lease_request', index=0)\nreceive()"));
-  assignment.gpu_count = 1;
-  const RunReport report = slot->run(assignment);
-  EXPECT_EQ(report.error_kind, "unavailable");
-  EXPECT_NE(report.error_message.find("waited 0.1 s for a GPU lease"), std::string::npos) << report.error_message;
-  EXPECT_EQ(slot->log().ended_leases().size(), 1u);
 }
 
 TEST_F(Scripted, ProcessThatEndsIsItsOwnFailureAndKeepsReturns) {
@@ -252,15 +103,6 @@ TEST_F(Scripted, ValueBeyondTheLimitIsASerializationError) {
 
 TEST_F(Scripted, ProgramThatClosesItsConnectionFails) {
   expect_error("started(0); channel.close()\nimport time; time.sleep(60)", "runtime", "closed the connection");
-}
-
-TEST_F(Scripted, RuntimeThatGivesBackWhatItWasNotGrantedIsStopped) {
-  Assignment assignment = slot_->make_assignment(
-      scripted("started(0)\nwhile True: send('lease_request', index=0); send('lease_release', index=0)"));
-  assignment.gpu_count = 1;
-  const RunReport report = slot_->run(assignment);
-  EXPECT_EQ(report.error_kind, "engine");
-  EXPECT_NE(report.error_message.find("does not have"), std::string::npos) << report.error_message;
 }
 
 TEST_F(Scripted, DeadlineEndsWhateverTheProgramDoes) {
@@ -390,153 +232,6 @@ TEST_F(Scripted, NothingLeaksOverTwoHundredPrograms) {
   EXPECT_EQ(descendants(executor).size(), processes);
 }
 
-TEST_F(Scripted, KilledZygoteLosesTheRunAndIsReplaced) {
-  const auto slot = make_slot();
-  ASSERT_TRUE(slot->start_and_wait());
-  slot->begin(slot->make_assignment(scripted("started(0)\nimport time; time.sleep(60)")));
-  ASSERT_TRUE(slot->log().wait_for_record("instruction_started"));
-  const int runtime = slot->log().last_pid();
-  std::vector<pid_t> processes = descendants(slot->executor_pid());
-  ASSERT_GE(processes.size(), 4U);
-  ::kill(processes[3], SIGKILL);  // the zygote: below bubblewrap, its init, and kcoral-init outside
-  ASSERT_TRUE(slot->log().wait_for_lost(1));
-  EXPECT_FALSE(slot->log().lost()[0].permanent);
-  EXPECT_NE(slot->log().lost()[0].reason.find("the zygote ended"), std::string::npos) << slot->log().lost()[0].reason;
-  EXPECT_TRUE(wait_until_gone({runtime}));
-  ASSERT_TRUE(slot->log().wait_for_idle(2));
-  EXPECT_EQ(slot->run(scripted(std::string(kAnswer) + "completed()")).ending, Ending::kCompleted);
-}
-
-TEST_F(Scripted, KilledExecutorLosesTheRunAndEverythingDies) {
-  const auto slot = make_slot();
-  ASSERT_TRUE(slot->start_and_wait());
-  slot->begin(slot->make_assignment(scripted("started(0)\nimport time; time.sleep(60)")));
-  ASSERT_TRUE(slot->log().wait_for_record("instruction_started"));
-  const std::vector<pid_t> processes = descendants(slot->executor_pid());
-  ::kill(slot->executor_pid(), SIGKILL);
-  ASSERT_TRUE(slot->log().wait_for_lost(1));
-  EXPECT_NE(slot->log().lost()[0].reason.find("signal 9 (SIGKILL)"), std::string::npos);
-  ASSERT_TRUE(slot->log().wait_for_idle(2));
-  EXPECT_TRUE(wait_until_gone(processes));
-}
-
-TEST_F(Scripted, ZygoteThatFailsIsPermanentAndSaysWhy) {
-  const std::pair<const char*, const char*> cases[] = {
-      {"send('zygote_failed', message='no module named torch'); os._exit(1)", "no module named torch"},
-      {"os.write(2, b'something broke\\n'); os._exit(3)", "something broke"},
-  };
-  for (const auto& [script, message] : cases) {
-    const auto slot = make_slot(script);
-    slot->start();
-    ASSERT_TRUE(slot->log().wait_for_lost(1)) << script;
-    EXPECT_TRUE(slot->log().lost()[0].permanent) << script;
-    EXPECT_NE(slot->log().lost()[0].reason.find(message), std::string::npos) << slot->log().lost()[0].reason;
-    EXPECT_EQ(slot->executor_pid(), 0);
-  }
-}
-
-TEST_F(Scripted, ZygoteThatMayComeNextTimeIsTriedAgain) {
-  const char* scripts[] = {
-      "os.kill(os.getppid(), 9) if os.getppid() else ctypes.string_at(0)",
-      "send('zygote_failed', message='fork: [Errno 11] Resource temporarily unavailable'); os._exit(1)",
-      "os.write(2, b'bwrap: Cannot allocate memory\\n'); os._exit(1)",
-  };
-  for (const char* script : scripts) {
-    const auto slot = make_slot(script);
-    slot->start();
-    ASSERT_TRUE(slot->log().wait_for_lost(2)) << script;
-    EXPECT_FALSE(slot->log().lost()[0].permanent) << slot->log().lost()[0].reason;
-    EXPECT_FALSE(slot->log().lost()[1].permanent) << slot->log().lost()[1].reason;
-  }
-}
-
-TEST_F(Scripted, ShortageAtARunLosesItButNotTheSlot) {
-  const auto slot = make_slot();
-  ASSERT_TRUE(slot->start_and_wait());
-  leave_descriptors(slot->executor_pid(), 1);  // for the program; none for its pipes
-  slot->begin(slot->make_assignment(scripted(std::string(kAnswer) + "completed()")));
-  ASSERT_TRUE(slot->log().wait_for_lost(1));
-  EXPECT_FALSE(slot->log().lost()[0].permanent);
-  EXPECT_NE(slot->log().lost()[0].reason.find("Too many open files"), std::string::npos)
-      << slot->log().lost()[0].reason;
-  ASSERT_TRUE(slot->log().wait_for_idle(2));
-  EXPECT_EQ(slot->run(scripted(std::string(kAnswer) + "completed()")).ending, Ending::kCompleted);
-}
-
-TEST_F(Scripted, OutcomeThatCannotBeMadeLosesTheRunWithItsReason) {
-  const auto slot = make_slot();
-  ASSERT_TRUE(slot->start_and_wait());
-  const Assignment assignment = slot->make_assignment(scripted("started(0)\nimport time; time.sleep(60)"));
-  slot->begin(assignment);
-  ASSERT_TRUE(slot->log().wait_for_record("instruction_started"));
-  leave_descriptors(slot->executor_pid(), 0);
-  slot->cancel(assignment.request_id);
-  ASSERT_TRUE(slot->log().wait_for_lost(1));
-  EXPECT_EQ(slot->log().outcome_count(), 0U);
-  EXPECT_FALSE(slot->log().lost()[0].permanent);
-  EXPECT_NE(slot->log().lost()[0].reason.find("outcome could not be passed on: memfd_create: Too many open files"),
-            std::string::npos)
-      << slot->log().lost()[0].reason;
-  ASSERT_TRUE(slot->log().wait_for_idle(2));
-}
-
-TEST_F(Scripted, SandboxThatCannotBeSetUpIsTheEnvironments) {
-  for (const size_t standby : {0, 1}) {
-    const auto slot = make_slot("def enter(self): raise OSError('no tmpfs today')\nSandbox.enter = enter", standby);
-    ASSERT_TRUE(slot->start_and_wait());
-    const RunReport report = slot->run(scripted("os._exit(0)"));
-    EXPECT_EQ(report.error_kind, "unavailable");
-    EXPECT_EQ(report.error_message, "the program's sandbox could not be set up: no tmpfs today");
-  }
-}
-
-TEST_F(Scripted, ProgramsTakeRuntimesThatWerePreparedAhead) {
-  const auto slot = make_slot(
-      "def prepare_hook(frame, fds):\n"
-      "  if frame['id'] == 1: return True\n"
-      "  for fd in fds: os.close(fd)\n"
-      "  send('prepare_failed', id=frame['id'], message='no more than one')\n",
-      /*standby=*/1);
-  ASSERT_TRUE(slot->start_and_wait());
-  EXPECT_EQ(slot->run(scripted(std::string(kAnswer) + "completed()")).ending, Ending::kCompleted)
-      << "in the first, which was prepared before there was a program";
-  EXPECT_NE(slot->run(scripted("os._exit(0)")).error_message.find("no more than one"), std::string::npos)
-      << "in the third: the second was prepared ahead, and failed";
-}
-
-TEST_F(Scripted, RuntimeThatFailsWhileItStandsByIsNoProgramsAffair) {
-  const char* failures[] = {"send('ready'); os._exit(0)",
-                            "os._exit(0)",
-                            "send('setup_failed', message='not this one')",
-                            "send('ready'); send('started', index=0); signal.pause()",
-                            "send_raw(b'x'); signal.pause()",
-                            "send('ready'); channel.close(); signal.pause()"};
-  for (const char* failure : failures) {
-    // The second runtime fails, and the first program waits until nothing is left of that.
-    const auto slot =
-        make_slot(fmt::format("prepared, real_reap, real_run = 0, reap, run_program\n"
-                              "for end, number in zip(os.pipe(), (100, 101)): os.dup2(end, number)\n"
-                              "def prepare_hook(frame, fds):\n"
-                              "  global prepared\n"
-                              "  prepared = frame['id']\n"
-                              "  return True\n"
-                              "def run_program():\n"
-                              "  if prepared != 2: return real_run()\n"
-                              "  {}\n"
-                              "def reap(children):\n"
-                              "  before = (2, 'runtime') in children.values()\n"
-                              "  real_reap(children)\n"
-                              "  if before and (2, 'runtime') not in children.values(): os.write(101, b'x')\n",
-                              failure),
-                  /*standby=*/1);
-    ASSERT_TRUE(slot->start_and_wait());
-    const std::string program = std::string(kAnswer) + "completed()";
-    EXPECT_EQ(slot->run(scripted("os.read(100, 1)\n" + program)).ending, Ending::kCompleted) << failure;
-    EXPECT_EQ(slot->run(scripted(program)).ending, Ending::kCompleted) << failure;
-    EXPECT_EQ(slot->run(scripted(program)).ending, Ending::kCompleted) << failure;
-  }
-}
-
 TEST_F(Scripted, FirstProcessOfAProgramIsCalledKcoralInit) {
   // It may be a moment behind the runtime.
   const RunReport report =
@@ -544,72 +239,6 @@ TEST_F(Scripted, FirstProcessOfAProgramIsCalledKcoralInit) {
                           "while open('/proc/1/comm').read() != 'kcoral-init\\n': pass\n"
                           "failed(0, 'runtime', 'seen')\n"));
   EXPECT_EQ(report.error_message, "seen");
-}
-
-TEST_F(Scripted, MalformedZygoteFramesLoseTheSlot) {
-  const char* scripts[] = {"send_raw(b'x')", "send('prepared')", "send('what', id=1)",
-                           "send('exited', id=1, process='x', code=1)", "send('zygote_ready', versions=[])"};
-  for (const char* script : scripts) {
-    const auto slot = make_slot(script);
-    slot->start();
-    ASSERT_TRUE(slot->log().wait_for_lost(1)) << script;
-    EXPECT_FALSE(slot->log().lost()[0].permanent) << script;
-  }
-}
-
-TEST_F(Scripted, PrepareThatFailsIsAnEngineError) {
-  const auto slot = make_slot(
-      "def prepare_hook(frame, fds):\n"
-      "  for fd in fds: os.close(fd)\n"
-      "  send('prepare_failed', id=frame['id'], message='no memory')\n"
-      "  globals()['prepare_hook'] = None\n");
-  ASSERT_TRUE(slot->start_and_wait());
-  const RunReport report = slot->run(scripted("os._exit(0)"));
-  EXPECT_EQ(report.error_kind, "engine");
-  EXPECT_NE(report.error_message.find("no memory"), std::string::npos);
-  EXPECT_EQ(slot->run(scripted(std::string(kAnswer) + "completed()")).ending, Ending::kCompleted);
-}
-
-TEST_F(Scripted, ProcessesThatCannotBeEndedQuarantineTheSlot) {
-  // The first process of a namespace does not end before its parent has reaped the others.
-  const TemporaryDirectory signs("/var/tmp");  // a slot has a /tmp of its own
-  std::filesystem::permissions(signs.path(), std::filesystem::perms(0755));
-  const std::string sign = signs.path() / "end";
-  const auto slot = std::make_unique<SlotHarness>([&](ExecutorConfig& config) {
-    config.executor_path = *executable_;
-    config.standby = 0;
-    config.read_only_paths.push_back(signs.path());
-    config.environment["KCORAL_FAKE_ZYGOTE"] = "may_reap = lambda: os.path.exists('" + sign + "')";
-  });
-  ASSERT_TRUE(slot->start_and_wait());
-  Assignment assignment = slot->make_assignment(scripted("started(0)\nimport time; time.sleep(60)"));
-  assignment.timeout = std::chrono::milliseconds(100);
-  slot->begin(assignment);
-  ASSERT_TRUE(slot->log().wait_for_outcome(1));
-  EXPECT_EQ(slot->log().last_report().ending, Ending::kTimedOut);
-  EXPECT_NE(slot->log().last_report().error_message.find("the slot is quarantined"), std::string::npos);
-  ASSERT_TRUE(slot->log().wait_for_quarantine(1));
-  EXPECT_NE(slot->log().last_quarantine().find(assignment.request_id.str()), std::string::npos);
-  EXPECT_EQ(slot->log().idle_count(), 1u);
-  EXPECT_EQ(slot->log().outcome_count(), 1u);
-
-  std::ofstream(sign) << "now";
-  ASSERT_TRUE(slot->log().wait_for_idle(2));
-  EXPECT_EQ(slot->run(scripted(std::string(kAnswer) + "completed()")).ending, Ending::kCompleted);
-  EXPECT_TRUE(slot->log().lost().empty());
-}
-
-TEST_F(Scripted, AZygoteThatDoesNotTellOfAnEndIsReplaced) {
-  const auto slot = make_slot("report_ends = False");
-  ASSERT_TRUE(slot->start_and_wait());
-  Assignment assignment = slot->make_assignment(scripted("started(0)\nimport time; time.sleep(60)"));
-  assignment.timeout = std::chrono::milliseconds(100);
-  slot->begin(assignment);
-  ASSERT_TRUE(slot->log().wait_for_outcome(1));
-  EXPECT_NE(slot->log().last_report().error_message.find("the slot is replaced"), std::string::npos);
-  ASSERT_TRUE(slot->log().wait_for_lost(1));
-  EXPECT_FALSE(slot->log().lost()[0].permanent);
-  ASSERT_TRUE(slot->log().wait_for_idle(2));
 }
 
 }  // namespace

@@ -136,9 +136,32 @@ TEST_F(OptionsTest, AnyTextSurvivesBeingPrintedAndReadAgain) {
   }
 }
 
-TEST_F(OptionsTest, ListsMayBeEmptyAndSpanLines) {
-  EXPECT_THAT(parse({"--config", config("preload = []\n")}).server.preload, testing::Eq(std::nullopt));
+TEST_F(OptionsTest, PreloadingNothingIsNotTheDefault) {
+  EXPECT_THAT(parse({}).server.preload, testing::Eq(std::nullopt));
   EXPECT_THAT(parse({"--preload", ""}).server.preload, Optional(testing::IsEmpty()));
+  const char* file = config("preload = []\n");
+  EXPECT_THAT(parse({"--config", file}).server.preload, Optional(testing::IsEmpty()));
+  EXPECT_THAT(parse({"--config", file, "--device", "gpu"}).server.preload, Optional(testing::IsEmpty()));
+  EXPECT_THAT(parse({"--config", file, "--preload", "numpy"}).server.preload, Optional(ElementsAre("numpy")));
+
+  const CommandLine printed = parse({"--config", file, "--print-config"});
+  EXPECT_THAT(printed.text, HasSubstr(std::string("\npreload = []  # ") + file));
+  EXPECT_THAT(parse({"--config", config(printed.text)}).server.preload, Optional(testing::IsEmpty()));
+  EXPECT_THAT(parse({"--preload", "", "--print-config"}).text, HasSubstr("\npreload = []  # flag\n"));
+}
+
+TEST_F(OptionsTest, ListsMayBeEmptyAndSpanLines) {
+  const char* empty = config("gpus = []\nenv = []\nexpose = []\nallowed-host = []\n");
+  const CommandLine command = parse({"--config", empty});
+  ASSERT_TRUE(command.run_server) << command.text;
+  EXPECT_TRUE(command.server.gpus.empty());
+  EXPECT_TRUE(command.server.environment.empty());
+  EXPECT_TRUE(command.server.read_only_paths.empty());
+  EXPECT_TRUE(command.server.allowed_hosts.empty());
+  const CommandLine printed = parse({"--config", empty, "--print-config"});
+  EXPECT_THAT(printed.text, HasSubstr("\nexpose = []  # "));
+  EXPECT_TRUE(parse({"--config", config(printed.text)}).run_server);
+  EXPECT_EQ(parse({"--config", config("host = []\n")}).exit_code, 2);
   EXPECT_THAT(parse({"--config", config("preload = [\n  'numpy',  # first\n  'json',\n]\n")}).server.preload,
               Optional(ElementsAre("numpy", "json")));
 }
