@@ -98,6 +98,11 @@ void ProgramRun::begin() {
     });
   }
   start_deadline(request_.timeout);
+  const size_t gpus = request_.slot_devices.size();
+  if (request_.gpu_count > gpus) {  // it was admitted by a server that had more
+    return fail_run(InstructionErrorKind::kUnavailable,
+                    fmt::format("the program needs {} GPUs, and this server has {}", request_.gpu_count, gpus));
+  }
   if (runtime_->is_ready()) on_runtime_ready();
 }
 
@@ -393,8 +398,8 @@ void ProgramRun::on_kill_wait_over() {
   if (!outcome_sent_) {
     if (!verdict_) verdict_ = verdict_on_death();
     std::string& message = verdict_->error ? verdict_->error->message : verdict_->message;
-    message += fmt::format("; its processes could not be ended within {} s, and the slot is {}",
-                           limits::kKillWait.count(), is_alive ? "quarantined" : "replaced");
+    message += fmt::format("; its processes could not be ended within {} s, and the {}", limits::kKillWait.count(),
+                           is_alive ? what_is_quarantined() : "slot is replaced");
     if (!send_outcome()) return;
   }
   if (!is_alive) {
@@ -402,9 +407,14 @@ void ProgramRun::on_kill_wait_over() {
     return handlers_.on_broken("the zygote does not tell how the processes of " + request + " ended");
   }
   nlohmann::json quarantined = frame_about(request_.run, "quarantined");
-  quarantined["message"] =
-      fmt::format("processes of {} could not be ended within {} s", request, limits::kKillWait.count());
+  quarantined["message"] = fmt::format("processes of {} could not be ended within {} s, and the {}", request,
+                                       limits::kKillWait.count(), what_is_quarantined());
   handlers_.send(quarantined, {});
+}
+
+std::string ProgramRun::what_is_quarantined() const {
+  if (!lease_ || !lease_->is_held()) return "slot is quarantined";
+  return lease_->devices().size() == 1 ? "slot and its device are quarantined" : "slot and its devices are quarantined";
 }
 
 ProgramRun::Verdict ProgramRun::verdict_on_death() const {

@@ -4,9 +4,9 @@
 // It promises: exactly one outcome is sent, then `on_done` once. Where the outcome itself cannot be made (no memory, no
 // descriptors), `on_broken` comes instead, and nothing after it. An answer (the runtime completed, or an instruction
 // failed) goes out at once; every other ending (deadline, cancel, a runtime that died or said what it must not) goes
-// out when the program's processes are gone. Processes that live on for limits::kKillWait quarantine the slot: the
-// outcome goes out and says so, the server is told, and `on_done` comes when they are gone after all. The first ending
-// wins.
+// out when the program's processes are gone. Processes that live on for limits::kKillWait quarantine the slot and what
+// it has leased: the outcome goes out and says so, the server is told, and `on_done` comes when they are gone after
+// all. The first ending wins.
 //
 // Belongs to its loop's thread. `on_done` and `on_broken` may destroy it only after returning to the loop.
 #pragma once
@@ -118,6 +118,7 @@ class ProgramRun final : private RuntimeEvents {
   void end_processes();
   Verdict verdict_on_death() const;
   std::string place() const;
+  std::string what_is_quarantined() const;
   Result<std::vector<EncodedFrame>> encode_outcome();
   /// False when it could not be made: then `on_broken` was called, and this run does nothing more.
   bool send_outcome();

@@ -283,16 +283,13 @@ Status Supervisor::run_program(Frame frame) {
     loop_.post([this, aftermath] { on_run_done(aftermath); });
   };
   handlers.on_broken = [this](const std::string& reason) { break_off(reason, /*permanent=*/false); };
-  if (request->gpu_count > config_->devices.size()) {
-    return fail(ErrorKind::kEngine, "a program for {} GPUs in a slot with {}", request->gpu_count,
-                config_->devices.size());
-  }
   auto runtime = standby_->take();
   if (!runtime) return fail(runtime.error());
   request->slot_devices = config_->devices;
   request->lease_wait_max = lease_wait_max_;
   request->memory_bytes_max = config_->memory_bytes_max;
-  request->keep_runtime = standby_->may_come_back(**runtime);
+  // CUDA shows the devices of the first lease for the rest of a process: only where all have the same can it go on.
+  request->keep_runtime = standby_->may_come_back(**runtime) && config_->devices.size() <= 1;
   auto run = ProgramRun::start(loop_, *leases_, std::move(*runtime), std::move(*request), std::move(handlers));
   if (!run) return fail(run.error());
   run_ = std::move(*run);

@@ -1,0 +1,57 @@
+// Programs that use a device: what the executor promises of their leases and their ends.
+#include <gmock/gmock.h>
+
+#include "tests/unit/executor/device_harness.h"
+
+namespace kcoral::executor {
+namespace {
+
+using testing::HasSubstr;
+
+TEST_F(DeviceTest, AProgramForMoreGpusThanThereAreFailsByItself) {
+  const auto slot = make_slot();
+  ASSERT_TRUE(slot->start_and_wait());
+  const RunReport report = slot->run(with_gpu(*slot, "started(0)", /*gpu_count=*/2));
+  EXPECT_EQ(report.ending, Ending::kFailed);
+  EXPECT_EQ(report.error_kind, "unavailable");
+  EXPECT_EQ(report.error_message, "the program needs 2 GPUs, and this server has 1");
+  EXPECT_EQ(slot->run(with_gpu(*slot, std::string(kAnswer) + "completed()")).ending, Ending::kCompleted);
+  EXPECT_TRUE(slot->log().lost().empty());
+}
+
+TEST_F(DeviceTest, OnlyARuntimeWhosePlaceHasOneDeviceIsUsedAgain) {
+  const std::string program = std::string(kAnswer) + "completed()\nreceive()\nrun_program()";
+  for (const std::vector<int>& devices : {std::vector<int>{3}, {3, 4}}) {
+    const auto slot = make_slot("", /*standby=*/0, [&](ExecutorConfig& config) {
+      config.devices = devices;
+      config.runs_per_runtime = 0;
+    });
+    ASSERT_TRUE(slot->start_and_wait());
+    const int gpu_count = static_cast<int>(devices.size());
+    EXPECT_EQ(slot->run(with_gpu(*slot, program, gpu_count)).ending, Ending::kCompleted);
+    const int first = slot->log().last_pid();
+    EXPECT_EQ(slot->run(with_gpu(*slot, program, gpu_count)).ending, Ending::kCompleted);
+    EXPECT_EQ(slot->log().last_pid() == first, devices.size() == 1) << devices.size();
+  }
+}
+
+TEST_F(DeviceTest, ProcessesThatCannotBeEndedQuarantineTheDeviceThatTheyHold) {
+  // The first process of a namespace does not end before its parent has reaped the others.
+  const auto slot = make_slot("may_reap = lambda: " + is_given("end"));
+  ASSERT_TRUE(slot->start_and_wait());
+  Assignment assignment = with_gpu(*slot, std::string(kTakeLease) + "import time; time.sleep(60)");
+  assignment.timeout = std::chrono::milliseconds(100);
+  slot->begin(assignment);
+  ASSERT_TRUE(slot->log().wait_for_record("deadline_passed"));
+  advance(limits::kKillWait);
+  ASSERT_TRUE(slot->log().wait_for_quarantine(1));
+  EXPECT_THAT(slot->log().last_report().error_message, HasSubstr("and the slot and its device are quarantined"));
+  EXPECT_TRUE(slot->log().ended_leases().empty()) << "they may still use it";
+  give("end");
+  ASSERT_TRUE(slot->log().wait_for_idle(2));
+  ASSERT_EQ(slot->log().ended_leases().size(), 1u);
+  EXPECT_TRUE(slot->log().ended_leases()[0].second);
+}
+
+}  // namespace
+}  // namespace kcoral::executor
