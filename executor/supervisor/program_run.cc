@@ -133,7 +133,7 @@ void ProgramRun::forward_blobs() {
 
 void ProgramRun::on_runtime_ready() {
   if (is_recycling()) {
-    loop_.cancel(*std::exchange(recycle_timer_, std::nullopt));
+    stop(recycle_timer_);
     end_lease(/*processes_ended=*/false);
     is_done_ = true;
     return handlers_.on_done(Aftermath::kKept);
@@ -187,6 +187,7 @@ void ProgramRun::on_runtime_closed(std::optional<Error> error) {
 
 void ProgramRun::on_runtime_ended() {
   if (is_recycling()) return give_up_recycling({ErrorKind::kEngine, "its process ended"});
+  if (outcome_sent_) return end_processes();  // its context has ended with it: there is no turn to wait for
   // What it said before it ended counts: a program may end its process right after its last instruction.
   if (is_decided() || answered_meanwhile()) return;
   runtime_died_ = true;
@@ -211,7 +212,7 @@ void ProgramRun::ask_for_lease() {
   }
   records_.add({{"event", "lease_requested"}, {"index", conversation_.current()}});
   time_left_ = deadline_ - loop_.clock().now();
-  loop_.cancel(*std::exchange(deadline_timer_, std::nullopt));
+  stop(deadline_timer_);
   lease_timer_ = loop_.run_after(request_.lease_wait_max, [this] { on_lease_wait_over(); });
   // Where what it leases is all that the slot has, that is meant from the beginning.
   const bool is_any = devices_.empty() && request_.gpu_count < request_.slot_devices.size();
@@ -223,7 +224,7 @@ void ProgramRun::ask_for_lease() {
 
 void ProgramRun::on_lease_granted() {
   if (is_decided()) return;  // it waits to end a context
-  loop_.cancel(*std::exchange(lease_timer_, std::nullopt));
+  stop(lease_timer_);
   devices_ = lease_->devices();
   device_holder_.reset();
   start_deadline(time_left_);
@@ -258,7 +259,7 @@ void ProgramRun::give_lease_back() {
 void ProgramRun::end_lease(bool processes_ended) {
   if (!lease_) return;
   const std::unique_ptr<DeviceLease> lease = std::move(lease_);
-  if (lease_timer_) loop_.cancel(*std::exchange(lease_timer_, std::nullopt));
+  stop(lease_timer_);
   lease_waited_ += lease->waited();
   lease_held_ += lease->held();
   if (lease->is_held()) records_.add({{"event", "lease_released"}, {"held_ms", to_ms(lease->held())}});
@@ -270,6 +271,10 @@ Status ProgramRun::note_device_holder(const Frame& frame) {
   if (!holder) return fail(holder.error());
   device_holder_ = *holder;
   return {};
+}
+
+void ProgramRun::stop(std::optional<EventLoop::TimerId>& timer) {
+  if (timer) loop_.cancel(*std::exchange(timer, std::nullopt));
 }
 
 // --- how it ends ---
@@ -296,7 +301,6 @@ void ProgramRun::look_at_memory_after(std::chrono::nanoseconds pause) {
 }
 
 void ProgramRun::look_at_memory() {
-  if (is_decided()) return;
   const SteadyTime begin = loop_.clock().now();
   const uint64_t bytes = memory_of(runtime_->host_pids(), request_.memory_bytes_max);
   if (bytes > request_.memory_bytes_max && ++looks_above_ < kMemoryLooksAbove) {
@@ -307,6 +311,7 @@ void ProgramRun::look_at_memory() {
     const auto taken = loop_.clock().now() - begin;
     return look_at_memory_after(std::max<std::chrono::nanoseconds>(kMemoryPause, taken * kMemoryPauseFactor));
   }
+  if (outcome_sent_) return end_processes();
   if (answered_meanwhile()) return;
   fail_run(InstructionErrorKind::kRuntime,
            fmt::format("the program was ended: its processes held {} bytes of memory, and one program may hold {}",
@@ -342,6 +347,7 @@ void ProgramRun::answer() {
 }
 
 void ProgramRun::recycle() {
+  stop(memory_timer_);
   runtime_->out().stop();
   runtime_->err().stop();
   recycle_timer_ = loop_.run_after(limits::kRecycleWait, [this] {
@@ -351,7 +357,7 @@ void ProgramRun::recycle() {
 }
 
 void ProgramRun::give_up_recycling(const Error& reason) {
-  loop_.cancel(*std::exchange(recycle_timer_, std::nullopt));
+  stop(recycle_timer_);
   // A conflict is ordinary: what a program leaves behind is its own affair.
   const auto level = reason.kind == ErrorKind::kConflict ? spdlog::level::debug : spdlog::level::warn;
   spdlog::log(level, "the runtime of request {} is not used again: {}", request_.run.request_id.str(), reason.message);
@@ -366,20 +372,30 @@ void ProgramRun::decide(Verdict verdict) {
 
 void ProgramRun::end_processes_in_turn() {
   const bool has_context = runtime_->has_context() || !devices_.empty();
-  if (lease_ || !has_context) return end_processes();
+  if (lease_ || !has_context || runtime_->has_ended()) return end_processes();
+  if (request_.memory_bytes_max > 0 && !memory_timer_) look_at_memory_after(kMemoryPause);
+  lease_timer_ = loop_.run_after(limits::kContextEndWait, [this] {
+    lease_timer_.reset();
+    spdlog::warn("the processes of request {} end beside whoever has their device: it was not theirs within {} s",
+                 request_.run.request_id.str(), limits::kContextEndWait.count());
+    end_processes();
+  });
   const std::vector<int>& devices = devices_.empty() ? request_.slot_devices : devices_;
   lease_ = leases_.ask({.purpose = LeasePurpose::kContext, .priority = request_.priority, .devices = devices},
                        [this] { end_processes(); });
 }
 
 void ProgramRun::end_processes() {
+  if (std::exchange(is_ending_, true)) return;
+  stop(memory_timer_);
+  stop(lease_timer_);
   kill_timer_ = loop_.run_after(limits::kKillWait, [this] { on_kill_wait_over(); });
   runtime_->end();
 }
 
 void ProgramRun::on_runtime_gone() {
   if (std::exchange(is_done_, true)) return;
-  if (kill_timer_) loop_.cancel(*std::exchange(kill_timer_, std::nullopt));
+  stop(kill_timer_);
   end_lease(/*processes_ended=*/true);
   if (!verdict_) verdict_ = verdict_on_death();
   if (!outcome_sent_ && !send_outcome()) return;
@@ -432,9 +448,8 @@ ProgramRun::Verdict ProgramRun::verdict_on_death() const {
 
 bool ProgramRun::send_outcome() {
   outcome_sent_ = true;
-  for (auto* timer : {&deadline_timer_, &lease_timer_, &memory_timer_}) {
-    if (*timer) loop_.cancel(*std::exchange(*timer, std::nullopt));
-  }
+  stop(deadline_timer_);
+  stop(lease_timer_);
   auto frames = encode_outcome();
   records_.flush();
   if (!frames) {

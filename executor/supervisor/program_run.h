@@ -113,9 +113,11 @@ class ProgramRun final : private RuntimeEvents {
   void answer();
   void fail_run(schema::InstructionErrorKind kind, std::string message);
   void decide(Verdict verdict);
-  /// After an answer: the end of a context needs the lease, too, and nobody waits for it.
+  /// After an answer: the end of a context needs the lease, too, and nobody waits for it. Not for ever: what the
+  /// program left running goes on meanwhile, within its memory.
   void end_processes_in_turn();
   void end_processes();
+  void stop(std::optional<EventLoop::TimerId>& timer);
   Verdict verdict_on_death() const;
   std::string place() const;
   std::string what_is_quarantined() const;
@@ -141,6 +143,7 @@ class ProgramRun final : private RuntimeEvents {
   std::optional<Verdict> verdict_;
   bool runtime_died_ = false;  // then the verdict waits for its status
   bool outcome_sent_ = false;
+  bool is_ending_ = false;  // its processes are
   bool is_done_ = false;
   SteadyTime deadline_{};
   std::chrono::nanoseconds time_left_{};  // until the deadline, while it waits for a lease
@@ -150,7 +153,7 @@ class ProgramRun final : private RuntimeEvents {
   std::vector<int> devices_;                                // of its first lease: those of all that follow
   std::chrono::nanoseconds lease_waited_{}, lease_held_{};  // of leases that have ended
   std::optional<Uuid> device_holder_;                       // the last one since the lease was given back
-  std::optional<EventLoop::TimerId> lease_timer_;
+  std::optional<EventLoop::TimerId> lease_timer_;           // for the wait, whatever the lease is for
   std::optional<EventLoop::TimerId> memory_timer_;
   int looks_above_ = 0;  // at its memory, in a row, that found too much
   std::optional<EventLoop::TimerId> recycle_timer_;

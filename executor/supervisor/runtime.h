@@ -55,6 +55,8 @@ class Runtime final : private ProcessEvents {
   bool is_ready() const { return said_ready_ && runtime_pidfd_; }
   /// It may be given a program, as far as can be seen now, whether the loop has heard of its end or not.
   bool is_usable() const;
+  /// Its process has, whether the loop has heard of it or not.
+  bool has_ended() const;
   /// Whether kcoral-init, which ends after everything else of the program, still lives. Looks now.
   bool is_alive() const;
 

@@ -53,5 +53,66 @@ TEST_F(DeviceTest, ProcessesThatCannotBeEndedQuarantineTheDeviceThatTheyHold) {
   EXPECT_TRUE(slot->log().ended_leases()[0].second);
 }
 
+/// Has had the device and given it back; what follows is the end of its answer.
+const std::string kLeavesAContext = std::string(kTakeLease) + "send('lease_release', index=0)\n" + kRest;
+
+/// Grants what programs ask for, and leaves who would end a context waiting.
+void grant_programs_only(SlotHarness& slot) {
+  slot.log().on_ask = [&slot](const LeaseAsk& ask) {
+    if (ask.for_program()) slot.executor().grant_lease(ask.id, {3});
+  };
+}
+
+TEST_F(DeviceTest, AnAnsweredProgramWaitsForTheDeviceToEndItsContext) {
+  const auto slot = make_slot();
+  ASSERT_TRUE(slot->start_and_wait());
+  grant_programs_only(*slot);
+  slot->begin(with_gpu(*slot, kLeavesAContext + "completed(); signal.pause()"));
+  ASSERT_TRUE(slot->log().wait_for_outcome(1));
+  ASSERT_TRUE(slot->log().wait_for_context_ask());
+  const pid_t runtime = slot->log().last_pid();
+  EXPECT_TRUE(is_alive(runtime));
+  slot->grant_lease(slot->log().asks().back().id, {3});
+  ASSERT_TRUE(slot->log().wait_for_idle(2));
+  EXPECT_FALSE(is_alive(runtime));
+  ASSERT_EQ(slot->log().ended_leases().size(), 2u);
+  EXPECT_TRUE(slot->log().ended_leases().back().second);
+}
+
+TEST_F(DeviceTest, AnAnsweredProgramDoesNotWaitForTheDeviceForEver) {
+  const auto slot = make_slot();
+  ASSERT_TRUE(slot->start_and_wait());
+  grant_programs_only(*slot);
+  slot->begin(with_gpu(*slot, kLeavesAContext + "completed(); signal.pause()"));
+  ASSERT_TRUE(slot->log().wait_for_outcome(1));
+  ASSERT_TRUE(slot->log().wait_for_context_ask());
+  advance(limits::kContextEndWait);
+  ASSERT_TRUE(slot->log().wait_for_idle(2));
+  EXPECT_FALSE(is_alive(slot->log().last_pid()));
+  EXPECT_EQ(slot->log().ended_leases().size(), 2u) << "what it waited for is withdrawn";
+}
+
+TEST_F(DeviceTest, AnAnsweredProgramThatEndsByItselfWaitsForNothing) {
+  const auto slot = make_slot();
+  ASSERT_TRUE(slot->start_and_wait());
+  grant_programs_only(*slot);
+  EXPECT_EQ(slot->run(with_gpu(*slot, kLeavesAContext + "completed(); os._exit(0)")).ending, Ending::kCompleted);
+  const size_t asks = slot->log().asks().size();
+  const std::string wait = "completed()\nwhile not " + is_given("end") + ": pass\nos._exit(0)";
+  slot->begin(with_gpu(*slot, kLeavesAContext + wait));
+  ASSERT_TRUE(slot->log().wait_for_ask(asks + 2)) << "the program's, and the one to end its context";
+  give("end");
+  EXPECT_TRUE(slot->log().wait_for_idle(3));
+}
+
+TEST_F(DeviceTest, AnAnsweredProgramIsStillHeldToItsMemory) {
+  const auto slot = make_slot("", /*standby=*/0, [](ExecutorConfig& config) { config.memory_bytes_max = 64 << 20; });
+  ASSERT_TRUE(slot->start_and_wait());
+  grant_programs_only(*slot);
+  const RunReport report =
+      slot->run(with_gpu(*slot, kLeavesAContext + "completed()\nheld = b'x' * (128 << 20)\nsignal.pause()"));
+  EXPECT_EQ(report.ending, Ending::kCompleted) << "what comes after the answer does not change it";
+}
+
 }  // namespace
 }  // namespace kcoral::executor

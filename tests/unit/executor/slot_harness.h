@@ -289,6 +289,8 @@ class SlotHarness {
 
   ExecutorConfig& config() { return config_; }
   EventLog& log() { return log_; }
+  /// For the loop's thread.
+  RemoteExecutor& executor() { return *executor_; }
   const std::filesystem::path& directory() const { return directory_.path(); }
 
   /// Starts and waits until it is idle or lost.
