@@ -330,6 +330,8 @@ void RemoteExecutor::lose(const std::string& reason, bool permanent) {
   is_outcome_due_ = false;
   leases_.clear();
   report_ = {};
+  // Where it could run once, what is wrong may pass.
+  if (was_ever_idle_) permanent = false;
   if (!was_ever_idle_ && ++failed_starts_ >= limits::kStartsBeforeReadyMax) permanent = true;
   if (permanent) {
     spdlog::error("{}: {}; it is not started again", config_.name, reason);

@@ -3,9 +3,9 @@
 // It promises what executor.h promises, also when the process dies, hangs or says what it must not: then the run is
 // lost, the process is ended, and a new one is started after a pause that grows from 100 ms to 10 s while starts keep
 // failing. Where the first limits::kStartsBeforeReadyMax of them fail it is lost for good: nothing says that this host
-// can run one. Destroying a RemoteExecutor ends its process, and with it the slot and whatever runs there; no event
-// follows. Nothing that the executor has waits for it without end: not a run, not a device that it was granted, not the
-// slot after an outcome.
+// can run one. One that was ever idle is never lost for good. Nothing that the executor has waits for it without end:
+// not a run, not a device that it was granted, not the slot after an outcome. Destroying a RemoteExecutor ends its
+// process, and with it the slot and whatever runs there; no event follows.
 //
 // Belongs to its loop's thread (executor.h); destroyed on it, or after the loop has ended.
 #pragma once

@@ -15,23 +15,23 @@ constexpr int kContextPriority = -1000;
 
 ContextMaking::ContextMaking(EventLoop& loop, DeviceLeases& leases, std::vector<int> devices, Handlers handlers)
     : loop_(loop), leases_(leases), devices_(std::move(devices)), handlers_(std::move(handlers)) {
+  start_timer("CUDA did not start in time");
   handlers_.send({{"type", "initialise"}});
 }
 
-ContextMaking::~ContextMaking() {
-  if (timer_) loop_.cancel(*timer_);
-}
+ContextMaking::~ContextMaking() { stop_timer(); }
 
 bool ContextMaking::take(const Frame& frame) {
   const std::string type = frame.type();
   if (type == "initialised" && step_ == Step::kInitialising) {
     step_ = Step::kStopped;
+    stop_timer();
     if (!is_stopped_) ask_for_lease();
     return true;
   }
   if (type == "context_made" && step_ == Step::kMaking) {
     step_ = Step::kMade;
-    loop_.cancel(*std::exchange(timer_, std::nullopt));
+    stop_timer();
     end_lease(/*processes_ended=*/false);
     if (!is_stopped_) handlers_.made();
     return true;
@@ -53,17 +53,25 @@ void ContextMaking::ask_for_lease() {
 
 void ContextMaking::begin() {
   step_ = Step::kMaking;
-  timer_ = loop_.run_after(limits::kContextWait, [this] {
-    timer_.reset();
-    // The device may be in somebody's way still: the lease ends with the process.
-    if (!is_stopped_) handlers_.failed({ErrorKind::kEnvironment, "a CUDA context was not made in time"});
-  });
+  start_timer("a CUDA context was not made in time");
   handlers_.send({{"type", "make_context"}});
+}
+
+void ContextMaking::start_timer(const char* reason) {
+  timer_ = loop_.run_after(limits::kContextWait, [this, reason] {
+    timer_.reset();
+    // It may be at the device still: the lease ends with the process.
+    if (!is_stopped_) handlers_.failed({ErrorKind::kTimeout, reason});
+  });
+}
+
+void ContextMaking::stop_timer() {
+  if (timer_) loop_.cancel(*std::exchange(timer_, std::nullopt));
 }
 
 void ContextMaking::give_up(std::string reason) {
   step_ = Step::kStopped;
-  if (timer_) loop_.cancel(*std::exchange(timer_, std::nullopt));
+  stop_timer();
   // A program that comes all the same meets the same trouble, and is told in its own words.
   if (is_stopped_) return end_lease(/*processes_ended=*/false);
   // What was made of it may be on the device until the process is gone, and so the lease ends with that.

@@ -80,6 +80,7 @@ class Runtime final : private ProcessEvents {
   void make_context(DeviceLeases& leases, const std::vector<int>& devices);
   /// Whether that has begun: its end will be the end of a context.
   bool has_context() const { return context_ && context_->has_context(); }
+  bool waits_for_device() const { return context_ && context_->waits_for_device(); }
   bool is_warm() const { return context_ && context_->is_made(); }
 
   /// A program has come for it: its priority is the executor's again, at once or when it is ready. No context is begun

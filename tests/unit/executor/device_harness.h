@@ -3,6 +3,7 @@
 #pragma once
 
 #include <fcntl.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -10,6 +11,18 @@
 #include "tests/unit/executor/scripted_harness.h"
 
 namespace kcoral::executor {
+
+/// bubblewrap, its init, kcoral-init and the zygote; a runtime comes with a kcoral-init.
+inline constexpr size_t kSlotProcesses = 4;
+
+inline bool wait_until(const std::function<bool()>& is_true) {
+  const SteadyTime end = Clock::system().now() + kTestWait;
+  while (!is_true()) {
+    if (Clock::system().now() > end) return false;
+    std::this_thread::yield();
+  }
+  return true;
+}
 
 class DeviceTest : public testing::Test {
  protected:
@@ -42,6 +55,14 @@ class DeviceTest : public testing::Test {
   void advance(std::chrono::milliseconds by) {
     const std::string line = std::to_string(by.count()) + "\n";
     KCORAL_CHECK(::write(clock_.get(), line.data(), line.size()) == static_cast<ssize_t>(line.size()));
+  }
+  /// Moves it on and on until `is_true`: whatever is waited for, and begins only meanwhile, takes its time.
+  bool advance_until(const std::function<bool()>& is_true) {
+    return wait_until([&] {
+      int unread = 0;
+      if (::ioctl(clock_.get(), FIONREAD, &unread) == 0 && unread == 0) advance(limits::kKillWait);
+      return is_true();
+    });
   }
   /// A condition that scripts can ask for, and that the test brings about.
   std::string is_given(const std::string& sign) const {
