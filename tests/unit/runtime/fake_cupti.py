@@ -1,18 +1,13 @@
-"""The fake GPU of tests/support/fake_gpu for Python: an installation beside it, and processes that find it.
+"""The fake GPU of tests/support/fake_gpu for Python: an installation beside it, and processes that find it."""
 
-The built libraries are looked for in $KCORAL_BUILD_DIR, else in the newest of build/*.
-"""
-
-import glob
 import json
 import os
 import shutil
 import subprocess
 import sys
 
-import pytest
-
 from driver import RUNTIME_DIRECTORY
+from fake_gpu import build_directory
 
 PROCESS_SECONDS = 60
 NEEDED = ("lib/kcoral/libkcoral_timing.so", "tests/fake_gpu/libcuda.so.1", "tests/fake_gpu/libcupti.so.13")
@@ -31,26 +26,14 @@ class Gpu:
 """
 
 
-def build_directory():
-    roots = (
-        [os.environ["KCORAL_BUILD_DIR"]]
-        if "KCORAL_BUILD_DIR" in os.environ
-        else glob.glob(RUNTIME_DIRECTORY + "/../../build/*")
-    )
-    found = [root for root in roots if all(os.path.exists(os.path.join(root, each)) for each in NEEDED)]
-    return max(found, key=lambda root: os.path.getmtime(os.path.join(root, NEEDED[0])), default=None)
-
-
 class FakeGpu:
     """An installation of the Python side beside the built library, and the directory of the fakes."""
 
     def __init__(self, directory):
-        root = build_directory()
-        if root is None:
-            pytest.skip("libkcoral_timing.so and the fake GPU are not built")
+        root = build_directory(*NEEDED)
         self.directory = str(directory)
         self.runtime = self.directory + "/python"
-        self.libraries = os.path.abspath(os.path.join(root, "tests/fake_gpu"))
+        self.libraries = os.path.join(root, "tests/fake_gpu")
         shutil.copytree(RUNTIME_DIRECTORY, self.runtime)
         shutil.copy(os.path.join(root, NEEDED[0]), self.directory)
 

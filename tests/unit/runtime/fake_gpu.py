@@ -1,13 +1,19 @@
-"""Runs the Python side on the driver of tests/support/fake_cuda.c."""
+"""Runs the Python side on the driver of tests/support/fake_gpu.
 
+The built libraries are looked for in $KCORAL_BUILD_DIR, else in the newest of build/*.
+"""
+
+import glob
 import json
 import os
 import subprocess
 import sys
 
+import pytest
+
 from driver import RUNTIME_DIRECTORY, Slot
 
-SOURCE = os.path.abspath(os.path.join(os.path.dirname(__file__), "../../support/fake_cuda.c"))
+LIBRARY = "tests/fake_gpu/libcuda.so.1"
 DEADLINE_SECONDS = 60
 
 # For code that `FakeGpu.python` runs: our modules, and calls to the driver that are not ours.
@@ -52,19 +58,28 @@ def say(value):
 """
 
 
+def build_directory(*needed):
+    """One that has all of these files; skips the test where there is none."""
+    roots = (
+        [os.environ["KCORAL_BUILD_DIR"]]
+        if "KCORAL_BUILD_DIR" in os.environ
+        else glob.glob(RUNTIME_DIRECTORY + "/../../build/*")
+    )
+    found = [root for root in roots if all(os.path.exists(os.path.join(root, each)) for each in needed)]
+    if not found:
+        pytest.skip("not built: " + ", ".join(needed))
+    return os.path.abspath(max(found, key=lambda root: os.path.getmtime(os.path.join(root, needed[0]))))
+
+
 class FakeGpu:
-    """One build of the fake driver, and a log of what was called."""
+    """The fake driver, and a log of what was called."""
 
     def __init__(self, directory):
-        self._directory = str(directory)
-        self._log = os.path.join(self._directory, "log")
-        compiler = os.environ.get("CC", "cc")
-        warnings = ["-Wall", "-Wextra", "-Werror"]
-        library = os.path.join(self._directory, "libcuda.so.1")
-        subprocess.run([compiler, "-std=c11", *warnings, "-shared", "-fPIC", "-o", library, SOURCE], check=True)
+        self._log = os.path.join(str(directory), "log")
+        self._libraries = os.path.dirname(os.path.join(build_directory(LIBRARY), LIBRARY))
 
     def environment(self, **more):
-        return {"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": self._directory, "FAKE_CUDA_LOG": self._log, **more}
+        return {"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": self._libraries, "FAKE_GPU_LOG": self._log, **more}
 
     def python(self, code, **environment):
         """What `code` says, in a Python of its own."""
@@ -82,9 +97,9 @@ class FakeGpu:
 
     def slot(self, root, **more):
         fake_zygote = os.path.join(os.path.dirname(__file__), "fake_zygote.py")
-        library_path = "LD_LIBRARY_PATH=" + self._directory
+        library_path = "LD_LIBRARY_PATH=" + self._libraries
         command = ["env", library_path, sys.executable, "-B", "-s", fake_zygote, RUNTIME_DIRECTORY, str(root)]
-        slot = Slot(root, command=command, environment=self.environment(), **more)
+        slot = Slot(root, command=command, environment=self.environment(), visible_devices="0", **more)
         assert slot.hello["type"] == "zygote_ready", slot.hello
         return slot
 

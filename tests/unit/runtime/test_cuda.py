@@ -11,7 +11,7 @@ MIB = 1 << 20
 
 @pytest.fixture(scope="module")
 def gpu(tmp_path_factory):
-    return FakeGpu(tmp_path_factory.mktemp("fake_cuda"))
+    return FakeGpu(tmp_path_factory.mktemp("fake_gpu"))
 
 
 def test_without_a_driver_there_is_none(gpu):
@@ -59,21 +59,21 @@ say([os.waitpid(child, 0)[1], driver.is_active()])
 
 
 @pytest.mark.parametrize(
-    "fault, name, call",
+    "variable, error, name, call",
     [
-        ("init", "CUDA_ERROR_NO_DEVICE", "cuInit"),
-        ("context", "CUDA_ERROR_OUT_OF_MEMORY", "cuDevicePrimaryCtxRetain"),
-        ("copy", "CUDA_ERROR_INVALID_VALUE", "cuMemcpyHtoDAsync_v2"),
-        ("synchronise", "CUDA_ERROR_ILLEGAL_ADDRESS", "cuStreamSynchronize"),
+        ("FAKE_GPU_INIT_ERROR", "100", "CUDA_ERROR_NO_DEVICE", "cuInit"),
+        ("FAKE_GPU_CONTEXT_ERROR", "2", "CUDA_ERROR_OUT_OF_MEMORY", "cuDevicePrimaryCtxRetain"),
+        ("FAKE_GPU_COPY_ERROR", "1", "CUDA_ERROR_INVALID_VALUE", "cuMemcpyHtoDAsync_v2"),
+        ("FAKE_GPU_SYNCHRONIZE_ERROR", "700", "CUDA_ERROR_ILLEGAL_ADDRESS", "cuStreamSynchronize"),
     ],
 )
-def test_a_context_that_cannot_be_made_is_not_kept(gpu, fault, name, call):
+def test_a_context_that_cannot_be_made_is_not_kept(gpu, variable, error, name, call):
     code = "driver = Driver.load()\nsay([failure_of(driver.make_context), driver.is_active()])"
-    (said, _, where), active = gpu.python(code, FAKE_CUDA_FAULT=fault)
+    (said, _, where), active = gpu.python(code, **{variable: error})
     assert (said, where, active) == (name, call, False)
     # What follows a failure could not hide it, and once the reason is gone it works.
-    code += "\nos.environ['FAKE_CUDA_FAULT'] = ''\ndriver.make_context()"
-    gpu.python(code, FAKE_CUDA_FAULT=fault)
+    code += "\ndel os.environ[%r]\ndriver.make_context()" % variable
+    gpu.python(code, **{variable: error})
 
 
 def test_a_context_of_anybody_on_any_device_counts(gpu):
@@ -84,22 +84,22 @@ context = ctypes.c_void_p()
 said = [driver.is_active()]
 raw("cuDevicePrimaryCtxRetain", ctypes.byref(context), 1)
 said.append(driver.is_active())
-os.environ["FAKE_CUDA_FAULT"] = "synchronise"
+os.environ["FAKE_GPU_SYNCHRONIZE_ERROR"] = "700"
 said.append(failure_of(driver.synchronise))
-os.environ["FAKE_CUDA_FAULT"] = ""
+del os.environ["FAKE_GPU_SYNCHRONIZE_ERROR"]
 driver.synchronise()
 raw("cuDevicePrimaryCtxRelease_v2", 1)
 said.append(driver.is_active())
 said.append(failure_of(driver.synchronise))
 say(said)
 """
-    before, after, failure, released, idle = gpu.python(code, FAKE_CUDA_DEVICES="2")
+    before, after, failure, released, idle = gpu.python(code, FAKE_GPU_DEVICES="2")
     assert (before, after, released, idle) == (False, True, False, None)
     assert failure == ["CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered", "cuCtxSynchronize"]
 
 
 def test_synchronising_before_anything_started_is_nothing(gpu):
-    assert gpu.python("say(failure_of(Driver.load().synchronise))", FAKE_CUDA_FAULT="synchronise") is None
+    assert gpu.python("say(failure_of(Driver.load().synchronise))", FAKE_GPU_SYNCHRONIZE_ERROR="700") is None
     assert gpu.calls == []
 
 
@@ -120,7 +120,7 @@ def there_and_back():
 """
 
 
-@pytest.mark.parametrize("function", ["cuMemAlloc_v2", "fakePoolAlloc"])
+@pytest.mark.parametrize("function", ["cuMemAlloc_v2", "fake_gpu_allocate_from_pool"])
 @pytest.mark.parametrize("size", [1, 4093, 4096, MIB - 1, MIB, MIB + 1, 3 * MIB + 5])
 def test_content_arrives_whatever_its_size(gpu, size, function):
     code = ROUND_TRIP % (size, function) + """
@@ -141,15 +141,15 @@ say(content_of(writer) == b"odd" + content + b"end")
 
 def test_where_registering_is_refused_copies_are_plain(gpu):
     code = ROUND_TRIP % (2 * MIB, "cuMemAlloc_v2") + "there_and_back()\nsay(content_of(writer) == b'odd' + content)"
-    assert gpu.python(code, FAKE_CUDA_FAULT="register") is True
+    assert gpu.python(code, FAKE_GPU_HOST_REGISTER_ERROR="801") is True
     assert gpu.calls[4:] == ["copy in %d on stream 77" % (2 * MIB), "copy out %d" % (2 * MIB)]
 
 
 def test_after_a_copy_that_failed_nothing_is_registered_mapped_or_current(gpu):
     code = ROUND_TRIP % (2 * MIB, "cuMemAlloc_v2") + """
-os.environ["FAKE_CUDA_FAULT"] = "copy"
+os.environ["FAKE_GPU_COPY_ERROR"] = "1"
 said = [failure_of(there_and_back)]
-os.environ["FAKE_CUDA_FAULT"] = "synchronise"
+os.environ["FAKE_GPU_SYNCHRONIZE_ERROR"] = "700"
 said.append(failure_of(writer.fill, size, lambda host: driver.copy_out(host, address, size)))
 writer.seal()
 said.append(raw("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p())))
@@ -163,7 +163,7 @@ say(said)
 def test_a_copy_waits_for_work_that_is_under_way(gpu):
     code = ROUND_TRIP % (4096, "cuMemAlloc_v2") + """
 driver.copy_in(address, blob.address, size, 0)
-assert raw("fakeLaunchFill", ctypes.c_uint64(address), 7, ctypes.c_size_t(100)) == 0
+assert raw("fake_gpu_launch_fill", ctypes.c_uint64(address), 7, ctypes.c_size_t(100)) == 0
 writer.fill(size, lambda host: driver.copy_out(host, address, size))
 say(content_of(writer) == b"odd" + b"\\7" * 100 + content[100:])
 """

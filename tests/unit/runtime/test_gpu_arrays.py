@@ -17,9 +17,9 @@ from fake_gpu import FakeGpu
 LIBRARY = """
 import ctypes, math, os
 cuda = ctypes.CDLL("libcuda.so.1")
-cuda.cuMemAlloc_v2.argtypes = cuda.fakePoolAlloc.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+cuda.cuMemAlloc_v2.argtypes = cuda.fake_gpu_allocate_from_pool.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 cuda.cuMemcpyHtoDAsync_v2.argtypes = [ctypes.c_uint64, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_void_p]
-cuda.fakeLaunchFill.argtypes = [ctypes.c_uint64, ctypes.c_int, ctypes.c_size_t]
+cuda.fake_gpu_launch_fill.argtypes = [ctypes.c_uint64, ctypes.c_int, ctypes.c_size_t]
 
 class Tensor(ctypes.Structure):
     _fields_ = [
@@ -71,7 +71,7 @@ DTYPES = {
 
 @pytest.fixture(scope="module")
 def gpu(tmp_path_factory):
-    return FakeGpu(tmp_path_factory.mktemp("fake_cuda"))
+    return FakeGpu(tmp_path_factory.mktemp("fake_gpu"))
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +106,7 @@ def test_arrays_are_read_under_the_lease(slot):
     assert [frame["index"] for frame in outcome.frames if "lease" in frame["type"]] == [0, 4, 5]
 
 
-@pytest.mark.parametrize("function", ["cuMemAlloc_v2", "fakePoolAlloc"])
+@pytest.mark.parametrize("function", ["cuMemAlloc_v2", "fake_gpu_allocate_from_pool"])
 def test_managed_memory_and_memory_of_a_pool(slot, function):
     value = value_of(slot, "Array(allocate(b'abcd', %r), [3], offset=1, device=13)" % function)
     assert value.parts == [b"bcd"]
@@ -147,7 +147,7 @@ def test_large_and_small_parts_lie_one_after_another(gpu, slot):
 
 
 def test_work_that_is_under_way_is_waited_for(slot):
-    text = "(Array(address, [4]), cuda.fakeLaunchFill(address, ord('x'), 2))[0]"
+    text = "(Array(address, [4]), cuda.fake_gpu_launch_fill(address, ord('x'), 2))[0]"
     assert value_of(slot, text, "address = allocate(b'abcd')\n").parts == [b"xxcd"]
 
 
@@ -170,7 +170,7 @@ def test_a_broken_context_is_the_programs_runtime_error_and_keeps_what_was_retur
     source = LIBRARY + """
 def good(): return Array(allocate(b"good"), [4])
 def bad():
-    os.environ["FAKE_CUDA_FAULT"] = "synchronise"
+    os.environ["FAKE_GPU_SYNCHRONIZE_ERROR"] = "700"
     return [1, {"deep": Array(allocate(b"bad"), [3])}]
 """
     names = function("good"), function("bad")
@@ -185,13 +185,13 @@ def bad():
 
 @pytest.mark.parametrize(
     "fault, kind, reason",
-    [("", "serialization", "ZeroDivisionError"), ("synchronise", "runtime", "illegal memory access")],
+    [("0", "serialization", "ZeroDivisionError"), ("700", "runtime", "illegal memory access")],
 )
 def test_an_array_that_raises_is_to_blame_unless_the_context_is_broken(slot, fault, kind, reason):
     setup = """
 class Raises(Array):
     def __dlpack__(self, stream): 1 / 0
-os.environ["FAKE_CUDA_FAULT"] = %r
+os.environ["FAKE_GPU_SYNCHRONIZE_ERROR"] = %r
 """ % fault
     error = value_of(slot, "Raises(0, [1])", setup)
     assert error["kind"] == kind and reason in error["message"]
@@ -208,18 +208,18 @@ class Raises(Array):
 
 
 def test_a_copy_that_fails_is_a_cuda_error(slot):
-    setup = "array = Array(allocate(b'a'), [1])\nos.environ['FAKE_CUDA_FAULT'] = 'copy'\n"
+    setup = "array = Array(allocate(b'a'), [1])\nos.environ['FAKE_GPU_COPY_ERROR'] = '1'\n"
     error = value_of(slot, "array", setup)
     assert error["kind"] == "runtime" and "CUDA_ERROR_INVALID_VALUE in cuMemcpyDtoH" in error["message"]
 
 
-@pytest.mark.parametrize("fault", ["", "register"])
+@pytest.mark.parametrize("fault", ["0", "801"])
 def test_a_program_that_spoils_its_interpreter_still_returns(slot, fault):
     setup = """
 import builtins
 content = os.urandom(2 << 20)
 array = Array(allocate(content), [2 << 20])
-os.environ["FAKE_CUDA_FAULT"] = %r
+os.environ["FAKE_GPU_HOST_REGISTER_ERROR"] = %r
 def spoil():
     names = vars(builtins)
     for name in [*names]:

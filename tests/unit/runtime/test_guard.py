@@ -59,7 +59,7 @@ def make_slot(fake, root):
     # Without site-packages, whose CUPTI would be a real one.
     command = ["/usr/bin/env", "LD_LIBRARY_PATH=" + fake.libraries, sys.executable, "-S", "-B", "-s"]
     command += [os.path.join(os.path.dirname(driver.__file__), "fake_zygote.py"), fake.runtime, str(root)]
-    slot = Slot(root, preload=(), command=command)
+    slot = Slot(root, preload=(), command=command, visible_devices="0")
     assert slot.hello["type"] == "zygote_ready", slot.hello
     return slot
 

@@ -17,8 +17,8 @@ class GuardTest : public FakeGpuTest {
   }
   void TearDown() override {
     end();
-    fake_gpu_leave();
     FakeGpuTest::TearDown();
+    fake_gpu_leave();
   }
 };
 
