@@ -135,6 +135,7 @@ void ProgramRun::on_runtime_ready() {
   if (is_recycling()) {
     stop(recycle_timer_);
     end_lease(/*processes_ended=*/false);
+    records_.flush();
     is_done_ = true;
     return handlers_.on_done(Aftermath::kKept);
   }
@@ -156,6 +157,7 @@ void ProgramRun::on_runtime_failed(const Error& error) {
 }
 
 void ProgramRun::on_runtime_frame(Frame frame) {
+  // After the answer: nothing of the program runs on the device any more. A process that is ended keeps it until then.
   if (is_recycling() && frame.type() == "lease_release") return end_lease(/*processes_ended=*/false);
   if (is_decided()) return;
   auto meaning = conversation_.take(std::move(frame));
@@ -226,6 +228,7 @@ void ProgramRun::on_lease_granted() {
   if (is_decided()) return;  // it waits to end a context
   stop(lease_timer_);
   devices_ = lease_->devices();
+  runtime_->note_lease();
   device_holder_.reset();
   start_deadline(time_left_);
   nlohmann::ordered_json record{
@@ -361,7 +364,7 @@ void ProgramRun::give_up_recycling(const Error& reason) {
   // A conflict is ordinary: what a program leaves behind is its own affair.
   const auto level = reason.kind == ErrorKind::kConflict ? spdlog::level::debug : spdlog::level::warn;
   spdlog::log(level, "the runtime of request {} is not used again: {}", request_.run.request_id.str(), reason.message);
-  end_processes();
+  end_processes_in_turn();
 }
 
 void ProgramRun::decide(Verdict verdict) {
@@ -371,8 +374,7 @@ void ProgramRun::decide(Verdict verdict) {
 }
 
 void ProgramRun::end_processes_in_turn() {
-  const bool has_context = runtime_->has_context() || !devices_.empty();
-  if (lease_ || !has_context || runtime_->has_ended()) return end_processes();
+  if (lease_ || !runtime_->has_context() || runtime_->has_ended()) return end_processes();
   if (request_.memory_bytes_max > 0 && !memory_timer_) look_at_memory_after(kMemoryPause);
   lease_timer_ = loop_.run_after(limits::kContextEndWait, [this] {
     lease_timer_.reset();

@@ -114,5 +114,63 @@ TEST_F(DeviceTest, AnAnsweredProgramIsStillHeldToItsMemory) {
   EXPECT_EQ(report.ending, Ending::kCompleted) << "what comes after the answer does not change it";
 }
 
+// --- processes that serve several programs ---
+
+using Ended = std::vector<std::pair<uint64_t, bool>>;
+
+void use_again(ExecutorConfig& config) { config.runs_per_runtime = 0; }
+
+const std::string kUsesDevice = std::string(kTakeLease) + kRest + "completed()\n";
+const std::string kGivesBack = "send('lease_release', index=3)\n";
+
+TEST_F(DeviceTest, TheDeviceOfAnAnsweredProgramPassesOnBeforeItsProcessIsReadyAgain) {
+  const auto slot = make_slot("", /*standby=*/0, use_again);
+  ASSERT_TRUE(slot->start_and_wait());
+  slot->begin(with_gpu(
+      *slot, kUsesDevice + kGivesBack + "receive()\nwhile not " + is_given("ready") + ": pass\nrun_program()"));
+  ASSERT_TRUE(slot->log().wait_for_ended_lease(1));
+  EXPECT_EQ(slot->log().ended_leases(), (Ended{{1, false}})) << "its process lives on";
+  EXPECT_EQ(slot->log().idle_count(), 1u);
+  give("ready");
+  ASSERT_TRUE(slot->log().wait_for_idle(2));
+  EXPECT_TRUE(slot->log().wait_for_record("lease_released"));
+}
+
+TEST_F(DeviceTest, AProcessThatIsNotUsedAgainKeepsTheDeviceToItsEnd) {
+  const char* endings[] = {"signal.pause()", "receive()\nsignal.pause()",
+                           "receive()\nsend('unfit', message='no')\nsignal.pause()"};
+  for (const char* ending : endings) {
+    const bool gives_back = ending == endings[0];  // in vain: nobody means to use it again
+    const auto slot = make_slot("", /*standby=*/0, gives_back ? SlotHarness::Adjust() : use_again);
+    ASSERT_TRUE(slot->start_and_wait());
+    slot->begin(with_gpu(*slot, kUsesDevice + (gives_back ? kGivesBack : "") + ending));
+    ASSERT_TRUE(slot->log().wait_for_outcome(1));
+    ASSERT_TRUE(slot->log().wait_for_idle(2)) << ending;
+    EXPECT_EQ(slot->log().ended_leases(), (Ended{{1, true}})) << ending;
+  }
+}
+
+TEST_F(DeviceTest, AProcessThatTurnsOutUnfitEndsItsContextUnderALease) {
+  const auto slot = make_slot("", /*standby=*/0, use_again);
+  ASSERT_TRUE(slot->start_and_wait());
+  slot->run(with_gpu(*slot, kUsesDevice + kGivesBack + "receive()\nsend('unfit', message='no')\nsignal.pause()"));
+  ASSERT_EQ(slot->log().asks().size(), 2u);
+  EXPECT_FALSE(slot->log().asks()[1].for_program());
+  EXPECT_EQ(slot->log().ended_leases(), (Ended{{1, false}, {2, true}}));
+}
+
+TEST_F(DeviceTest, AContextOfAnEarlierProgramEndsUnderALeaseToo) {
+  const auto slot = make_slot("", /*standby=*/0, use_again);
+  ASSERT_TRUE(slot->start_and_wait());
+  slot->run(with_gpu(*slot, kUsesDevice + kGivesBack + "receive()\nrun_program()"));
+  const int pid = slot->log().last_pid();
+  slot->run(
+      with_gpu(*slot, std::string(kAnswer) + "completed()\nreceive()\nsend('unfit', message='no')\nsignal.pause()"));
+  EXPECT_EQ(slot->log().last_pid(), pid);
+  ASSERT_EQ(slot->log().asks().size(), 2u);
+  EXPECT_FALSE(slot->log().asks()[1].for_program());
+  EXPECT_EQ(slot->log().ended_leases(), (Ended{{1, false}, {2, true}}));
+}
+
 }  // namespace
 }  // namespace kcoral::executor
