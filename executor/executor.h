@@ -1,7 +1,8 @@
 // One slot as the scheduler sees it: it takes a program, says what happens to it, and says how it ended.
 //
 // An Executor belongs to one EventLoop: every function is called and every event delivered on that loop's thread. For
-// each accepted `run` exactly one of `on_outcome` and `on_lost` follows, also when the executor process dies.
+// each accepted `run` exactly one of `on_outcome` and `on_lost` follows, also when the executor process dies. For each
+// `on_lease_asked` one `on_lease_ended` follows, or `on_lost`, with which all of its leases have ended.
 #pragma once
 
 #include <chrono>
@@ -17,6 +18,7 @@
 #include "base/memfd.h"
 #include "base/sha256.h"
 #include "base/uuid.h"
+#include "executor/lease_ask.h"
 #include "schema/outcome.h"
 
 namespace kcoral::executor {
@@ -50,15 +52,6 @@ struct RunReport {
 struct RunRecord {
   WallTime at;
   std::string members;
-};
-
-/// An executor asks for devices, for the program that it runs or to make a context while nobody needs the device.
-struct LeaseAsk {
-  uint64_t id = 0;  // the executor's own number of it
-  bool for_program = true;
-  int priority = 0;
-  std::vector<int> devices;  // exactly these; empty: any
-  size_t count = 1;
 };
 
 struct ExecutorInfo {

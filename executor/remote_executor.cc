@@ -16,6 +16,8 @@ constexpr std::chrono::milliseconds kPauseMin{100};
 constexpr std::chrono::milliseconds kPauseMax{10'000};
 // Beyond a run's deadline and the time to end it: for an executor that is alive but says nothing (stopped, or stuck).
 constexpr std::chrono::seconds kSilenceMax{30};
+// Whatever an executor does besides a run waits for a context or a lease at most, and then for the end of processes.
+constexpr auto kRestMax = std::max(limits::kContextWait, limits::kContextEndWait) + limits::kKillWait + kSilenceMax;
 // From the closing of its socket to the end of an executor; then it is killed.
 constexpr std::chrono::seconds kEndWait{2};
 // `sha256` takes 67 bytes each, far below a frame's size.
@@ -29,6 +31,7 @@ RemoteExecutor::RemoteExecutor(EventLoop& loop, ExecutorConfig config)
 RemoteExecutor::~RemoteExecutor() {
   if (restart_timer_) loop_.cancel(*restart_timer_);
   stop_watching_over_run();
+  stop_watching_over_rest();
   // Closing its socket lets an executor end in order, with its slot.
   channel_.reset();
   if (process_) process_->wait_for(kEndWait);
@@ -127,13 +130,16 @@ void RemoteExecutor::run(Assignment assignment) {
   }
   run_timeout_ = assignment.timeout;
   watch_over_run(run_timeout_);
+  watch_over_rest();
 }
 
 void RemoteExecutor::grant_lease(uint64_t id, const std::vector<int>& devices) {
   const auto lease = leases_.find(id);
-  if (lease == leases_.end() || !channel_) return;
+  KCORAL_CHECK(lease != leases_.end());
   channel_->send({{"type", "lease_granted"}, {"lease", id}, {"devices", devices}});
-  if (lease->second && is_outcome_due_) watch_over_run(run_timeout_);
+  lease->second.is_granted = true;
+  if (lease->second.for_program && is_outcome_due_) watch_over_run(run_timeout_);
+  watch_over_rest();
 }
 
 void RemoteExecutor::tell_device_holder(const Uuid& request_id) {
@@ -160,6 +166,26 @@ void RemoteExecutor::watch_over_run(std::chrono::milliseconds timeout) {
 void RemoteExecutor::stop_watching_over_run() {
   if (run_timer_) loop_.cancel(*run_timer_);
   run_timer_.reset();
+}
+
+/// For one that stops while no run is watched: while it holds a device, or ends what a program left. Begins anew with
+/// whatever happens. Processes that cannot be ended are shown as such, and may take their time.
+void RemoteExecutor::watch_over_rest() {
+  stop_watching_over_rest();
+  const bool has_device =
+      std::any_of(leases_.begin(), leases_.end(), [](const auto& lease) { return lease.second.is_granted; });
+  const bool is_ending_run = run_ && !is_outcome_due_;
+  if (run_timer_ || is_quarantined_ || !(has_device || is_ending_run)) return;
+  rest_timer_ = loop_.run_after(kRestMax, [this, has_device] {
+    rest_timer_.reset();
+    lose(has_device ? "the executor did not give its device back in time" : "the executor did not end a run in time",
+         /*permanent=*/false);
+  });
+}
+
+void RemoteExecutor::stop_watching_over_rest() {
+  if (rest_timer_) loop_.cancel(*rest_timer_);
+  rest_timer_.reset();
 }
 
 void RemoteExecutor::on_frame(Frame frame) {
@@ -200,7 +226,9 @@ Status RemoteExecutor::take_idle(const Frame& frame) {
   if (!versions) return fail(versions.error());
   if (is_outcome_due_ || is_idle_) return fail(ErrorKind::kEngine, "it comes out of order");
   is_idle_ = was_ever_idle_ = true;
+  is_quarantined_ = false;
   run_.reset();
+  watch_over_rest();
   events_->on_idle({std::move(*python), std::move(*versions)});
   return {};
 }
@@ -232,38 +260,21 @@ Status RemoteExecutor::take_outcome(Frame frame) {
   if (!report) return fail(report.error());
   stop_watching_over_run();
   is_outcome_due_ = false;
+  watch_over_rest();
   pause_ = kPauseMin;
   events_->on_outcome(std::move(*report));
   return {};
 }
 
 Status RemoteExecutor::take_lease_request(const Frame& frame) {
-  LeaseAsk ask;
-  auto id = unsigned_field(frame.body, "lease");
-  if (!id) return fail(id.error());
-  ask.id = *id;
-  auto purpose = string_field(frame.body, "purpose");
-  if (!purpose) return fail(purpose.error());
-  ask.for_program = *purpose == "program";
-  auto priority = integer_field(frame.body, "priority");
-  if (!priority) return fail(priority.error());
-  ask.priority = *priority;
-  auto devices = device_ids_field(frame.body, "devices");
-  if (!devices) return fail(devices.error());
-  ask.devices = std::move(*devices);
-  for (const int device : ask.devices) {
-    if (std::find(config_.devices.begin(), config_.devices.end(), device) == config_.devices.end()) {
-      return fail(ErrorKind::kEngine, "the slot has no device {}", device);
-    }
+  auto ask = lease_ask_from(frame.body, config_.devices);
+  if (!ask) return fail(ask.error());
+  if (!leases_.emplace(ask->id, Lease{ask->for_program()}).second) {
+    return fail(ErrorKind::kEngine, "lease {} was asked for before", ask->id);
   }
-  auto count = unsigned_field(frame.body, "count", config_.devices.size());
-  if (!count) return fail(count.error());
-  ask.count = *count;
-  if (ask.count == 0 || !leases_.emplace(ask.id, ask.for_program).second) {
-    return fail(ErrorKind::kEngine, "lease {} was asked for before, or for nothing", ask.id);
-  }
-  if (ask.for_program) stop_watching_over_run();
-  events_->on_lease_asked(ask);
+  if (ask->for_program()) stop_watching_over_run();
+  watch_over_rest();
+  events_->on_lease_asked(*ask);
   return {};
 }
 
@@ -274,9 +285,10 @@ Status RemoteExecutor::take_lease_end(const Frame& frame) {
   if (!processes_ended) return fail(processes_ended.error());
   const auto lease = leases_.find(*id);
   if (lease == leases_.end()) return fail(ErrorKind::kEngine, "there is no lease {}", *id);
-  const bool was_programs = lease->second;
+  const bool was_programs = lease->second.for_program;
   leases_.erase(lease);
   if (was_programs && is_outcome_due_ && !run_timer_) watch_over_run(run_timeout_);
+  watch_over_rest();
   events_->on_lease_ended(*id, *processes_ended);
   return {};
 }
@@ -294,6 +306,8 @@ Status RemoteExecutor::take_quarantined(const Frame& frame) {
   auto message = string_field(frame.body, "message");
   if (!message) return fail(message.error());
   if (is_outcome_due_) return fail(ErrorKind::kEngine, "it comes before the outcome");
+  is_quarantined_ = true;
+  stop_watching_over_rest();
   events_->on_quarantined(std::move(*message));
   return {};
 }
@@ -309,12 +323,15 @@ void RemoteExecutor::on_process_ended() {
 void RemoteExecutor::lose(const std::string& reason, bool permanent) {
   KCORAL_CHECK(!restart_timer_);  // once for each start
   stop_watching_over_run();
+  stop_watching_over_rest();
   kill_process();
-  is_idle_ = false;
+  is_idle_ = is_quarantined_ = false;
   run_.reset();
   is_outcome_due_ = false;
   leases_.clear();
   report_ = {};
+  // Where it could run once, what is wrong may pass.
+  if (was_ever_idle_) permanent = false;
   if (!was_ever_idle_ && ++failed_starts_ >= limits::kStartsBeforeReadyMax) permanent = true;
   if (permanent) {
     spdlog::error("{}: {}; it is not started again", config_.name, reason);

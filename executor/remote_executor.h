@@ -3,8 +3,9 @@
 // It promises what executor.h promises, also when the process dies, hangs or says what it must not: then the run is
 // lost, the process is ended, and a new one is started after a pause that grows from 100 ms to 10 s while starts keep
 // failing. Where the first limits::kStartsBeforeReadyMax of them fail it is lost for good: nothing says that this host
-// can run one. Destroying a RemoteExecutor ends its process, and with it the slot and whatever runs there; no event
-// follows.
+// can run one. One that was ever idle is never lost for good. Nothing that the executor has waits for it without end:
+// not a run, not a device that it was granted, not the slot after an outcome. Destroying a RemoteExecutor ends its
+// process, and with it the slot and whatever runs there; no event follows.
 //
 // Belongs to its loop's thread (executor.h); destroyed on it, or after the loop has ended.
 #pragma once
@@ -84,6 +85,8 @@ class RemoteExecutor : public Executor {
   void kill_process();
   void watch_over_run(std::chrono::milliseconds timeout);
   void stop_watching_over_run();
+  void watch_over_rest();
+  void stop_watching_over_rest();
 
   EventLoop& loop_;
   ExecutorConfig config_;
@@ -96,11 +99,17 @@ class RemoteExecutor : public Executor {
   int failed_starts_ = 0;        // counted until it was idle once
   std::optional<RunId> run_;     // until it is idle again: records come after the outcome
   bool is_outcome_due_ = false;  // of run_
+  bool is_quarantined_ = false;  // until it is idle again
   std::chrono::milliseconds pause_;
   std::optional<EventLoop::TimerId> restart_timer_;
   std::chrono::milliseconds run_timeout_{};
   std::optional<EventLoop::TimerId> run_timer_;
-  std::map<uint64_t, bool> leases_;  // asked for and not ended: whether for the program that runs
+  std::optional<EventLoop::TimerId> rest_timer_;
+  struct Lease {
+    bool for_program = false;
+    bool is_granted = false;
+  };
+  std::map<uint64_t, Lease> leases_;                                  // asked for and not ended
   std::shared_ptr<const bool> alive_ = std::make_shared<bool>(true);  // expires with this object
 };
 

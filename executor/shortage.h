@@ -1,7 +1,8 @@
 // Telling what passes (no memory, no descriptors, no process at this moment) from what an operator must mend.
 //
 // Our own errors and those of the programs that a slot consists of (bubblewrap, kcoral-init, Python) have one thing in
-// common: they end in the system's own words for the error number. So those words are what is looked for.
+// common: they end in the system's own words for the error number. So those words are what is looked for, and the CUDA
+// driver's about a device's memory.
 #pragma once
 
 #include <string_view>

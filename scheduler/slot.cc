@@ -80,9 +80,9 @@ void Slot::on_records(std::vector<executor::RunRecord> records) {
 void Slot::on_lease_asked(const executor::LeaseAsk& ask) {
   KCORAL_CHECK(leases_ != nullptr);
   LeaseHolder holder{name(), std::nullopt};
-  if (ask.for_program && fence_) holder.request_id = fence_->request_id;
-  if (ask.for_program) given_back_.clear();
-  leases_asked_[ask.id].for_program = ask.for_program;
+  if (ask.for_program() && fence_) holder.request_id = fence_->request_id;
+  if (ask.for_program()) given_back_.clear();
+  leases_asked_[ask.id].for_program = ask.for_program();
   const LeaseId id = leases_->ask(std::move(holder), {ask.priority, ask.devices, ask.count},
                                   [this, lease = ask.id](const std::vector<int>& devices) { grant(lease, devices); });
   const auto lease = leases_asked_.find(ask.id);

@@ -70,6 +70,9 @@ inline constexpr size_t kConnectionsMax = 10000;
 inline constexpr auto kWorkerWait = 1800s;  // default of --worker-wait-timeout-seconds; /execute only
 inline constexpr auto kLeaseWait = 1800s;   // default of --lease-wait-timeout-seconds
 inline constexpr auto kContextWait = 30s;   // for making a CUDA context, which takes 0.1 s on an idle GPU
+// For the lease under which the processes of an answered program end: longer than a measurement lasts, as a rule. What
+// the program left running has no deadline any more, and its slot is out of use.
+inline constexpr auto kContextEndWait = 30s;
 inline constexpr uint64_t kDeviceIdMax = 1023;
 inline constexpr auto kKillWait = 10s;       // contract: then the slot is quarantined
 inline constexpr auto kShutdownGrace = 30s;  // default of --shutdown-grace-seconds

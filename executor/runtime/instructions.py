@@ -52,7 +52,7 @@ class Execution:
         self._channel = channel
         self._boundary = boundary
         self._blobs = blobs
-        self._lease = Lease(channel, needs_lease)
+        self.lease = Lease(channel, needs_lease)
         # Where there is no GPU there is nothing to guard.
         self._guard = guard if needs_lease else None
         self._own_directories = (places.modules, places.work)
@@ -60,17 +60,17 @@ class Execution:
         self._modules = PythonModules(places.modules, boundary)
         self._libraries = Libraries(places.libraries, boundary)
         self._handles: dict[str, Handle] = {}
-        self._index = 0
+        self.index = 0  # of the instruction that runs, or was the last
         self.is_spent = False  # it ended in a way that no other program should follow in this process
         # Now: loading a library needs an interpreter that no program has damaged.
         self._driver = Driver.load() if needs_lease else None
         gpu = GpuArrays(self._driver) if needs_lease else None
-        self._arrays = ArrayCodec(lambda: self._lease.acquire(self._index), gpu)
+        self._arrays = ArrayCodec(lambda: self.lease.acquire(self.index), gpu)
 
     def run_program(self, instructions: list[dict[str, Any]]) -> None:
         """Reports each instruction as it starts, then `completed` or the failure that ended the program."""
-        for self._index, instruction in enumerate(instructions):
-            self._channel.send_text(b'{"type":"started","index":%d}' % self._index)
+        for self.index, instruction in enumerate(instructions):
+            self._channel.send_text(b'{"type":"started","index":%d}' % self.index)
             try:
                 self._perform(instruction)
                 self._boundary.flush()
@@ -79,12 +79,17 @@ class Execution:
                 return
         self._channel.send_text(b'{"type":"completed"}')
 
-    def end_gpu_work(self) -> Lease:
-        """After the program's last instruction: waits for what it left running on its devices, and returns the lease.
+    def finish_gpu_work(self) -> None:
+        """Waits for what the program has started on its devices.
 
-        Raises InstructionFailed if the devices cannot be used in this process any more."""
-        self._finish_gpu_work()
-        return self._lease
+        Raises InstructionFailed if that failed; after the last instruction the devices cannot be used in this process
+        any more."""
+        if self._driver is None:
+            return
+        try:
+            self._driver.synchronise()
+        except CudaError as error:
+            raise InstructionFailed("runtime", message_of(error), error) from None
 
     def _fail(self, raised: BaseException) -> None:
         if type(raised) is InstructionFailed:
@@ -98,7 +103,7 @@ class Execution:
         # After the message: making that may call the program's code, which may print.
         self._boundary.flush()
         document = sealed_copy(to_text(fields).encode("utf-8", "replace"))
-        self._channel.send("failed", {"index": self._index}, [document.fd])
+        self._channel.send("failed", {"index": self.index}, [document.fd])
         document.close()
 
     def _perform(self, instruction: dict[str, Any]) -> None:
@@ -129,7 +134,7 @@ class Execution:
             return Handle(content, "value")
         if kind == "file":
             return self._upload_file(instruction, blob)
-        self._lease.acquire(self._index)
+        self.lease.acquire(self.index)
         library = self._libraries.load(blob.view())
         blob.note_use()
         return Handle(library, "library")
@@ -138,11 +143,11 @@ class Execution:
         source = instruction["source"]
         if instruction.get("language", "python") == "cuda":
             return Handle(source, "cuda")
-        self._lease.acquire(self._index)
+        self.lease.acquire(self.index)
         return Handle(self._modules.load(instruction["id"], source), "python")
 
     def _upload_tensor(self, instruction: dict[str, Any], blob: Blob) -> Handle:
-        self._lease.acquire(self._index)
+        self.lease.acquire(self.index)
         shape = tuple(instruction["shape"])
         tensor, raised = self._boundary.call(self._arrays.make, blob, instruction["dtype"], shape)
         if raised is not None:
@@ -183,7 +188,7 @@ class Execution:
             self._give_lease_back()
             value, raised, violation = self._call_guarded(function.value, arguments)
         else:
-            self._lease.acquire(self._index)
+            self.lease.acquire(self.index)
             value, raised = self._boundary.call(function.value, *arguments)
         if violation is not None:
             raise _gpu_access(violation, raised)
@@ -205,19 +210,10 @@ class Execution:
         return argument if id is None else self._handles[id].value
 
     def _give_lease_back(self) -> None:
-        if not self._lease.held:
+        if not self.lease.held:
             return
-        self._finish_gpu_work()
-        self._lease.release(self._index)
-
-    def _finish_gpu_work(self) -> None:
-        """Waits for what the program has started on its devices. Raises InstructionFailed."""
-        if self._driver is None:
-            return
-        try:
-            self._driver.synchronise()
-        except CudaError as error:
-            raise InstructionFailed("runtime", message_of(error), error) from None
+        self.finish_gpu_work()
+        self.lease.release(self.index)
 
     # --- return ---
 
@@ -225,7 +221,7 @@ class Execution:
         document = ValueDocument()
         try:
             self._encode(instruction, document)
-            self._channel.send("returned", {"index": self._index}, document.finish())
+            self._channel.send("returned", {"index": self.index}, document.finish())
         except Unencodable as fault:
             raise InstructionFailed("serialization", fault.message(), fault.__cause__) from None
         except CudaError as fault:  # GPU work of the program that failed, noticed only now

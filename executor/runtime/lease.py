@@ -38,16 +38,10 @@ class Lease:
             self._devices_shown = True
 
     def release(self, index: int) -> None:
-        """Requires: nothing is running on the GPU."""
+        """`index`: the instruction that runs, or was the last. Requires: nothing of the program runs on the GPU."""
         if self._held and self._is_needed:
             self._channel.send("lease_release", {"index": index})
             self._held = False
-
-    def end(self) -> None:
-        """After the program, before this process is put right for another. Requires: nothing is running on the GPU."""
-        if self._held and self._is_needed:
-            self._channel.send_text(b'{"type":"lease_release"}')
-        self._held = False
 
     @property
     def held(self) -> bool:

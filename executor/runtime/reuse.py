@@ -147,6 +147,13 @@ class FirstState:
         if self._priority is None:
             self._priority = os.getpriority(os.PRIO_PROCESS, 0)
 
+    def started_others(self) -> bool:
+        """Whether the program may have started a thread or a process. A cheap look: they need not be there any more."""
+        try:
+            return _last_pid() != self._last_pid
+        except OSError:
+            return True
+
     def restore(self) -> Streams:
         """The streams of the next program. Raises Unfit."""
         try:

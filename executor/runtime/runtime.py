@@ -71,26 +71,41 @@ def run(
             instructions, blobs = _receive_program(channel, frame)
             execution = Execution(channel, boundary, places, blobs, frame.fields["needs_lease"])
             execution.run_program(instructions)
+            if first is None:
+                _wait_to_be_ended(channel)
+            obstacle = _give_device_back(execution, first)
             _wait_for(channel, "recycle")
-            if execution.is_spent:
-                raise Unfit("its program ended by more than an exception of its own")
-            lease = execution.end_gpu_work()
+            if obstacle is not None:
+                raise obstacle
+            lease, index = execution.lease, execution.index
             del execution  # with what the program made
             while blobs:
                 blobs.popitem()[1].drop()
-            if not gpu_memory.holds_much():
-                lease.end()
-            assert first is not None
             boundary.start_over(first.restore().flush)
             if lease.held:
                 gpu_memory.give_back()
-                lease.end()
+                lease.release(index)
             gpu_memory.seed_generator()
     except (Unfit, InstructionFailed) as reason:
         channel.send("unfit", {"message": message_of(reason)})
-        _wait_for(channel, "recycle")  # which does not come: it is ended
+        _wait_to_be_ended(channel)
     except BaseException:
         end_process(_FAILED)
+
+
+def _give_device_back(execution: Execution, first: FirstState) -> Optional[Exception]:
+    """Waits for the program's work on its devices after its answer, and gives the lease back: others wait for it.
+    Returns what keeps this process from serving another program; then it keeps the lease to its end."""
+    if execution.is_spent:
+        return Unfit("its program ended by more than an exception of its own")
+    try:
+        execution.finish_gpu_work()
+    except InstructionFailed as failure:
+        return failure
+    # A thread or process that is left may go on, and much memory is given back while nobody measures.
+    if not first.started_others() and not gpu_memory.holds_much():
+        execution.lease.release(execution.index)
+    return None
 
 
 def _prepare_cuda(channel: Channel, step: str) -> bool:
@@ -110,6 +125,11 @@ def _prepare_cuda(channel: Channel, step: str) -> bool:
     except Exception as error:
         channel.send("context_failed", {"message": message_of(error)})
     return True
+
+
+def _wait_to_be_ended(channel: Channel) -> NoReturn:
+    while True:
+        channel.receive_or_exit().close()
 
 
 def _wait_for(channel: Channel, type: str) -> Frame:

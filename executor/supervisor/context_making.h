@@ -1,7 +1,8 @@
 // Making the CUDA context of a runtime that stands by, so that its program does not wait for it.
 //
 // Starting the driver's library (cuInit) disturbs nobody and happens at once; the context itself is made under a lease
-// that is asked for behind every program. It promises: the lease ends when the context is made or the runtime is gone.
+// that is asked for behind every program. It promises: the lease ends when the context is made or the runtime is gone;
+// and either step takes limits::kContextWait at most, or the runtime has failed.
 // Once a program has come, nothing more is begun. Belongs to its loop's thread.
 #pragma once
 
@@ -35,10 +36,13 @@ class ContextMaking {
 
   /// A program has come for the runtime.
   void stop();
+  /// Nothing is left of the runtime, whatever it was doing.
   void on_runtime_gone();
 
   /// Begun or made: the end of the process will be the end of a context.
   bool has_context() const { return step_ == Step::kMaking || step_ == Step::kMade; }
+  /// It is not its turn yet.
+  bool waits_for_device() const { return step_ == Step::kWaiting; }
   bool is_made() const { return step_ == Step::kMade; }
 
  private:
@@ -46,6 +50,9 @@ class ContextMaking {
   void ask_for_lease();
   void begin();
   void give_up(std::string reason);
+  void end_lease(bool processes_ended);
+  void start_timer(const char* reason);
+  void stop_timer();
 
   EventLoop& loop_;
   DeviceLeases& leases_;

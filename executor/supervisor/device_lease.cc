@@ -21,16 +21,11 @@ void DeviceLease::end(bool processes_ended) {
   leases_.send_({{"type", "lease_end"}, {"lease", id_}, {"processes_ended", processes_ended}});
 }
 
-std::unique_ptr<DeviceLease> DeviceLeases::ask(const Wish& wish, std::function<void()> granted) {
-  const uint64_t id = next_++;
-  std::unique_ptr<DeviceLease> lease(new DeviceLease(*this, id, std::move(granted)));
-  leases_[id] = lease.get();
-  send_({{"type", "lease_request"},
-         {"lease", id},
-         {"purpose", wish.for_program ? "program" : "context"},
-         {"priority", wish.priority},
-         {"devices", wish.devices},
-         {"count", wish.devices.empty() ? wish.count : wish.devices.size()}});
+std::unique_ptr<DeviceLease> DeviceLeases::ask(LeaseAsk ask, std::function<void()> granted) {
+  ask.id = next_++;
+  std::unique_ptr<DeviceLease> lease(new DeviceLease(*this, ask.id, std::move(granted)));
+  leases_[ask.id] = lease.get();
+  send_(lease_request_frame(ask));
   return lease;
 }
 

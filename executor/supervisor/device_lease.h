@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "executor/frame.h"
+#include "executor/lease_ask.h"
 
 namespace kcoral::executor {
 
@@ -20,7 +21,8 @@ class DeviceLeases;
 
 class DeviceLease {
  public:
-  ~DeviceLease() { end(/*processes_ended=*/false); }
+  /// Of a lease that nobody ended: whoever has the device next is to find out whether it is clear.
+  ~DeviceLease() { end(/*processes_ended=*/true); }
   DeviceLease(const DeviceLease&) = delete;
   DeviceLease& operator=(const DeviceLease&) = delete;
 
@@ -32,7 +34,8 @@ class DeviceLease {
   /// Since it was granted, until now; 0 if it was not.
   std::chrono::nanoseconds held() const;
 
-  /// Withdraws it or gives it back. `processes_ended`: those that used the devices have. Does nothing the second time.
+  /// Withdraws it or gives it back. `processes_ended`: those that used the devices have, or may have; false passes the
+  /// devices on without a look. Does nothing the second time.
   void end(bool processes_ended);
 
  private:
@@ -53,14 +56,8 @@ class DeviceLeases {
   using Send = std::function<void(const nlohmann::json& body)>;
   DeviceLeases(Clock& clock, Send send) : clock_(clock), send_(std::move(send)) {}
 
-  struct Wish {
-    bool for_program = true;  // the one that runs; else to make or end a context
-    int priority = 0;
-    std::vector<int> devices;  // exactly these; empty: any
-    size_t count = 1;
-  };
-  /// `granted` runs when the server grants it, never from within this call.
-  std::unique_ptr<DeviceLease> ask(const Wish& wish, std::function<void()> granted);
+  /// `ask.id` is given here. `granted` runs when the server grants it, never from within this call.
+  std::unique_ptr<DeviceLease> ask(LeaseAsk ask, std::function<void()> granted);
 
   /// A `lease_granted` frame. One for a lease that was ended meanwhile crossed it on the way, and is ignored.
   Status take_grant(const Frame& frame);

@@ -98,6 +98,11 @@ void ProgramRun::begin() {
     });
   }
   start_deadline(request_.timeout);
+  const size_t gpus = request_.slot_devices.size();
+  if (request_.gpu_count > gpus) {  // it was admitted by a server that had more
+    return fail_run(InstructionErrorKind::kUnavailable,
+                    fmt::format("the program needs {} GPUs, and this server has {}", request_.gpu_count, gpus));
+  }
   if (runtime_->is_ready()) on_runtime_ready();
 }
 
@@ -128,8 +133,9 @@ void ProgramRun::forward_blobs() {
 
 void ProgramRun::on_runtime_ready() {
   if (is_recycling()) {
-    loop_.cancel(*std::exchange(recycle_timer_, std::nullopt));
+    stop(recycle_timer_);
     end_lease(/*processes_ended=*/false);
+    records_.flush();
     is_done_ = true;
     return handlers_.on_done(Aftermath::kKept);
   }
@@ -151,6 +157,7 @@ void ProgramRun::on_runtime_failed(const Error& error) {
 }
 
 void ProgramRun::on_runtime_frame(Frame frame) {
+  // After the answer: nothing of the program runs on the device any more. A process that is ended keeps it until then.
   if (is_recycling() && frame.type() == "lease_release") return end_lease(/*processes_ended=*/false);
   if (is_decided()) return;
   auto meaning = conversation_.take(std::move(frame));
@@ -182,6 +189,7 @@ void ProgramRun::on_runtime_closed(std::optional<Error> error) {
 
 void ProgramRun::on_runtime_ended() {
   if (is_recycling()) return give_up_recycling({ErrorKind::kEngine, "its process ended"});
+  if (outcome_sent_) return end_processes();  // its context has ended with it: there is no turn to wait for
   // What it said before it ended counts: a program may end its process right after its last instruction.
   if (is_decided() || answered_meanwhile()) return;
   runtime_died_ = true;
@@ -206,20 +214,21 @@ void ProgramRun::ask_for_lease() {
   }
   records_.add({{"event", "lease_requested"}, {"index", conversation_.current()}});
   time_left_ = deadline_ - loop_.clock().now();
-  loop_.cancel(*std::exchange(deadline_timer_, std::nullopt));
+  stop(deadline_timer_);
   lease_timer_ = loop_.run_after(request_.lease_wait_max, [this] { on_lease_wait_over(); });
   // Where what it leases is all that the slot has, that is meant from the beginning.
   const bool is_any = devices_.empty() && request_.gpu_count < request_.slot_devices.size();
   const std::vector<int>& exact = devices_.empty() ? request_.slot_devices : devices_;
-  lease_ =
-      leases_.ask({/*for_program=*/true, request_.priority, is_any ? std::vector<int>() : exact, request_.gpu_count},
-                  [this] { on_lease_granted(); });
+  lease_ = leases_.ask(
+      {.priority = request_.priority, .devices = is_any ? std::vector<int>() : exact, .count = request_.gpu_count},
+      [this] { on_lease_granted(); });
 }
 
 void ProgramRun::on_lease_granted() {
   if (is_decided()) return;  // it waits to end a context
-  loop_.cancel(*std::exchange(lease_timer_, std::nullopt));
+  stop(lease_timer_);
   devices_ = lease_->devices();
+  runtime_->note_lease();
   device_holder_.reset();
   start_deadline(time_left_);
   nlohmann::ordered_json record{
@@ -253,7 +262,7 @@ void ProgramRun::give_lease_back() {
 void ProgramRun::end_lease(bool processes_ended) {
   if (!lease_) return;
   const std::unique_ptr<DeviceLease> lease = std::move(lease_);
-  if (lease_timer_) loop_.cancel(*std::exchange(lease_timer_, std::nullopt));
+  stop(lease_timer_);
   lease_waited_ += lease->waited();
   lease_held_ += lease->held();
   if (lease->is_held()) records_.add({{"event", "lease_released"}, {"held_ms", to_ms(lease->held())}});
@@ -265,6 +274,10 @@ Status ProgramRun::note_device_holder(const Frame& frame) {
   if (!holder) return fail(holder.error());
   device_holder_ = *holder;
   return {};
+}
+
+void ProgramRun::stop(std::optional<EventLoop::TimerId>& timer) {
+  if (timer) loop_.cancel(*std::exchange(timer, std::nullopt));
 }
 
 // --- how it ends ---
@@ -291,7 +304,6 @@ void ProgramRun::look_at_memory_after(std::chrono::nanoseconds pause) {
 }
 
 void ProgramRun::look_at_memory() {
-  if (is_decided()) return;
   const SteadyTime begin = loop_.clock().now();
   const uint64_t bytes = memory_of(runtime_->host_pids(), request_.memory_bytes_max);
   if (bytes > request_.memory_bytes_max && ++looks_above_ < kMemoryLooksAbove) {
@@ -302,6 +314,7 @@ void ProgramRun::look_at_memory() {
     const auto taken = loop_.clock().now() - begin;
     return look_at_memory_after(std::max<std::chrono::nanoseconds>(kMemoryPause, taken * kMemoryPauseFactor));
   }
+  if (outcome_sent_) return end_processes();
   if (answered_meanwhile()) return;
   fail_run(InstructionErrorKind::kRuntime,
            fmt::format("the program was ended: its processes held {} bytes of memory, and one program may hold {}",
@@ -337,6 +350,7 @@ void ProgramRun::answer() {
 }
 
 void ProgramRun::recycle() {
+  stop(memory_timer_);
   runtime_->out().stop();
   runtime_->err().stop();
   recycle_timer_ = loop_.run_after(limits::kRecycleWait, [this] {
@@ -346,11 +360,11 @@ void ProgramRun::recycle() {
 }
 
 void ProgramRun::give_up_recycling(const Error& reason) {
-  loop_.cancel(*std::exchange(recycle_timer_, std::nullopt));
+  stop(recycle_timer_);
   // A conflict is ordinary: what a program leaves behind is its own affair.
   const auto level = reason.kind == ErrorKind::kConflict ? spdlog::level::debug : spdlog::level::warn;
   spdlog::log(level, "the runtime of request {} is not used again: {}", request_.run.request_id.str(), reason.message);
-  end_processes();
+  end_processes_in_turn();
 }
 
 void ProgramRun::decide(Verdict verdict) {
@@ -360,21 +374,30 @@ void ProgramRun::decide(Verdict verdict) {
 }
 
 void ProgramRun::end_processes_in_turn() {
-  const bool has_context = runtime_->has_context() || !devices_.empty();
-  if (lease_ || !has_context) return end_processes();
+  if (lease_ || !runtime_->has_context() || runtime_->has_ended()) return end_processes();
+  if (request_.memory_bytes_max > 0 && !memory_timer_) look_at_memory_after(kMemoryPause);
+  lease_timer_ = loop_.run_after(limits::kContextEndWait, [this] {
+    lease_timer_.reset();
+    spdlog::warn("the processes of request {} end beside whoever has their device: it was not theirs within {} s",
+                 request_.run.request_id.str(), limits::kContextEndWait.count());
+    end_processes();
+  });
   const std::vector<int>& devices = devices_.empty() ? request_.slot_devices : devices_;
-  lease_ =
-      leases_.ask({/*for_program=*/false, request_.priority, devices, devices.size()}, [this] { end_processes(); });
+  lease_ = leases_.ask({.purpose = LeasePurpose::kContext, .priority = request_.priority, .devices = devices},
+                       [this] { end_processes(); });
 }
 
 void ProgramRun::end_processes() {
+  if (std::exchange(is_ending_, true)) return;
+  stop(memory_timer_);
+  stop(lease_timer_);
   kill_timer_ = loop_.run_after(limits::kKillWait, [this] { on_kill_wait_over(); });
   runtime_->end();
 }
 
 void ProgramRun::on_runtime_gone() {
   if (std::exchange(is_done_, true)) return;
-  if (kill_timer_) loop_.cancel(*std::exchange(kill_timer_, std::nullopt));
+  stop(kill_timer_);
   end_lease(/*processes_ended=*/true);
   if (!verdict_) verdict_ = verdict_on_death();
   if (!outcome_sent_ && !send_outcome()) return;
@@ -393,8 +416,8 @@ void ProgramRun::on_kill_wait_over() {
   if (!outcome_sent_) {
     if (!verdict_) verdict_ = verdict_on_death();
     std::string& message = verdict_->error ? verdict_->error->message : verdict_->message;
-    message += fmt::format("; its processes could not be ended within {} s, and the slot is {}",
-                           limits::kKillWait.count(), is_alive ? "quarantined" : "replaced");
+    message += fmt::format("; its processes could not be ended within {} s, and the {}", limits::kKillWait.count(),
+                           is_alive ? what_is_quarantined() : "slot is replaced");
     if (!send_outcome()) return;
   }
   if (!is_alive) {
@@ -402,9 +425,14 @@ void ProgramRun::on_kill_wait_over() {
     return handlers_.on_broken("the zygote does not tell how the processes of " + request + " ended");
   }
   nlohmann::json quarantined = frame_about(request_.run, "quarantined");
-  quarantined["message"] =
-      fmt::format("processes of {} could not be ended within {} s", request, limits::kKillWait.count());
+  quarantined["message"] = fmt::format("processes of {} could not be ended within {} s, and the {}", request,
+                                       limits::kKillWait.count(), what_is_quarantined());
   handlers_.send(quarantined, {});
+}
+
+std::string ProgramRun::what_is_quarantined() const {
+  if (!lease_ || !lease_->is_held()) return "slot is quarantined";
+  return lease_->devices().size() == 1 ? "slot and its device are quarantined" : "slot and its devices are quarantined";
 }
 
 ProgramRun::Verdict ProgramRun::verdict_on_death() const {
@@ -422,9 +450,8 @@ ProgramRun::Verdict ProgramRun::verdict_on_death() const {
 
 bool ProgramRun::send_outcome() {
   outcome_sent_ = true;
-  for (auto* timer : {&deadline_timer_, &lease_timer_, &memory_timer_}) {
-    if (*timer) loop_.cancel(*std::exchange(*timer, std::nullopt));
-  }
+  stop(deadline_timer_);
+  stop(lease_timer_);
   auto frames = encode_outcome();
   records_.flush();
   if (!frames) {

@@ -4,9 +4,9 @@
 // It promises: exactly one outcome is sent, then `on_done` once. Where the outcome itself cannot be made (no memory, no
 // descriptors), `on_broken` comes instead, and nothing after it. An answer (the runtime completed, or an instruction
 // failed) goes out at once; every other ending (deadline, cancel, a runtime that died or said what it must not) goes
-// out when the program's processes are gone. Processes that live on for limits::kKillWait quarantine the slot: the
-// outcome goes out and says so, the server is told, and `on_done` comes when they are gone after all. The first ending
-// wins.
+// out when the program's processes are gone. Processes that live on for limits::kKillWait quarantine the slot and what
+// it has leased: the outcome goes out and says so, the server is told, and `on_done` comes when they are gone after
+// all. The first ending wins.
 //
 // Belongs to its loop's thread. `on_done` and `on_broken` may destroy it only after returning to the loop.
 #pragma once
@@ -113,11 +113,14 @@ class ProgramRun final : private RuntimeEvents {
   void answer();
   void fail_run(schema::InstructionErrorKind kind, std::string message);
   void decide(Verdict verdict);
-  /// After an answer: the end of a context needs the lease, too, and nobody waits for it.
+  /// After an answer: the end of a context needs the lease, too, and nobody waits for it. Not for ever: what the
+  /// program left running goes on meanwhile, within its memory.
   void end_processes_in_turn();
   void end_processes();
+  void stop(std::optional<EventLoop::TimerId>& timer);
   Verdict verdict_on_death() const;
   std::string place() const;
+  std::string what_is_quarantined() const;
   Result<std::vector<EncodedFrame>> encode_outcome();
   /// False when it could not be made: then `on_broken` was called, and this run does nothing more.
   bool send_outcome();
@@ -140,6 +143,7 @@ class ProgramRun final : private RuntimeEvents {
   std::optional<Verdict> verdict_;
   bool runtime_died_ = false;  // then the verdict waits for its status
   bool outcome_sent_ = false;
+  bool is_ending_ = false;  // its processes are
   bool is_done_ = false;
   SteadyTime deadline_{};
   std::chrono::nanoseconds time_left_{};  // until the deadline, while it waits for a lease
@@ -149,7 +153,7 @@ class ProgramRun final : private RuntimeEvents {
   std::vector<int> devices_;                                // of its first lease: those of all that follow
   std::chrono::nanoseconds lease_waited_{}, lease_held_{};  // of leases that have ended
   std::optional<Uuid> device_holder_;                       // the last one since the lease was given back
-  std::optional<EventLoop::TimerId> lease_timer_;
+  std::optional<EventLoop::TimerId> lease_timer_;           // for the wait, whatever the lease is for
   std::optional<EventLoop::TimerId> memory_timer_;
   int looks_above_ = 0;  // at its memory, in a row, that found too much
   std::optional<EventLoop::TimerId> recycle_timer_;

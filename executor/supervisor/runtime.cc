@@ -69,10 +69,9 @@ Runtime::~Runtime() {
   if (init_watched_) loop_.unwatch(init_pidfd_.get());
 }
 
-bool Runtime::is_usable() const {
-  const bool has_ended = runtime_status_ || (runtime_pidfd_ && process_has_ended(runtime_pidfd_));
-  return !has_failed_ && !is_closed_ && !has_ended;
-}
+bool Runtime::is_usable() const { return !has_failed_ && !is_closed_ && !has_ended(); }
+
+bool Runtime::has_ended() const { return runtime_status_ || (runtime_pidfd_ && process_has_ended(runtime_pidfd_)); }
 
 bool Runtime::is_alive() const { return init_pidfd_ && !process_has_ended(init_pidfd_); }
 

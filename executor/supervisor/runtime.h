@@ -55,6 +55,8 @@ class Runtime final : private ProcessEvents {
   bool is_ready() const { return said_ready_ && runtime_pidfd_; }
   /// It may be given a program, as far as can be seen now, whether the loop has heard of its end or not.
   bool is_usable() const;
+  /// Its process has, whether the loop has heard of it or not.
+  bool has_ended() const;
   /// Whether kcoral-init, which ends after everything else of the program, still lives. Looks now.
   bool is_alive() const;
 
@@ -76,8 +78,11 @@ class Runtime final : private ProcessEvents {
   /// Makes its CUDA context under a lease of those devices, while it has no program (context_making.h).
   /// Requires: it is ready.
   void make_context(DeviceLeases& leases, const std::vector<int>& devices);
-  /// Whether that has begun: its end will be the end of a context.
-  bool has_context() const { return context_ && context_->has_context(); }
+  /// A program of it was granted a lease, and may have made a context.
+  void note_lease() { had_lease_ = true; }
+  /// Made or begun, by whomever: its end will be the end of a context.
+  bool has_context() const { return had_lease_ || (context_ && context_->has_context()); }
+  bool waits_for_device() const { return context_ && context_->waits_for_device(); }
   bool is_warm() const { return context_ && context_->is_made(); }
 
   /// A program has come for it: its priority is the executor's again, at once or when it is ready. No context is begun
@@ -119,6 +124,7 @@ class Runtime final : private ProcessEvents {
   bool runtime_watched_ = false;
   bool init_watched_ = false;
   bool said_ready_ = false;
+  bool had_lease_ = false;
   uint64_t recycled_count_ = 0;
   bool is_behind_ = false;  // it lowers its priority before it says that it is ready
   bool is_wanted_ = false;

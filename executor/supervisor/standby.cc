@@ -1,9 +1,11 @@
 #include "executor/supervisor/standby.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "base/log.h"
+#include "schema/limits.h"
 
 namespace kcoral::executor {
 
@@ -13,12 +15,20 @@ class Standby::Waiting final : public RuntimeEvents {
   Waiting(Standby& standby, std::unique_ptr<Runtime> runtime) : standby_(standby), runtime_(std::move(runtime)) {
     runtime_->set_events(*this);
   }
+  ~Waiting() override {
+    if (kill_timer_) standby_.loop_.cancel(*kill_timer_);
+  }
 
   bool is_usable() const { return runtime_->is_usable(); }
   bool is_ready() const { return runtime_->is_ready(); }
   bool is_warm() const { return runtime_->is_warm(); }
+  bool waits_for_device() const { return runtime_->waits_for_device(); }
   std::unique_ptr<Runtime> release() { return std::move(runtime_); }
-  void end() { runtime_->end(); }
+  /// `stuck` runs if nothing of it should be left by then, and something is.
+  void end(std::function<void()> stuck) {
+    kill_timer_ = standby_.loop_.run_after(limits::kKillWait, std::move(stuck));
+    runtime_->end();
+  }
 
   void on_runtime_ready() override { standby_.make_context(*runtime_); }
   void on_runtime_failed(const Error& error) override { put_away(error); }
@@ -30,7 +40,10 @@ class Standby::Waiting final : public RuntimeEvents {
     put_away(error ? *error : Error{ErrorKind::kEngine, "it closed its socket"});
   }
   void on_runtime_ended() override { put_away(ended()); }
-  void on_runtime_gone() override { standby_.remove(*this); }
+  void on_runtime_gone() override {
+    if (kill_timer_) standby_.loop_.cancel(*kill_timer_);
+    standby_.remove(*this);
+  }
 
   static Error ended() { return {ErrorKind::kEngine, "its process ended"}; }
 
@@ -39,15 +52,10 @@ class Standby::Waiting final : public RuntimeEvents {
 
   Standby& standby_;
   std::unique_ptr<Runtime> runtime_;
+  std::optional<EventLoop::TimerId> kill_timer_;
 };
 
-Standby::Standby(EventLoop& loop, Slot& slot, size_t size, uint64_t runs_per_runtime, bool step_back, Contexts contexts)
-    : loop_(loop),
-      slot_(slot),
-      size_(size),
-      runs_per_runtime_(runs_per_runtime),
-      step_back_(step_back),
-      contexts_(std::move(contexts)) {}
+Standby::Standby(EventLoop& loop, Slot& slot, Setup setup) : loop_(loop), slot_(slot), setup_(std::move(setup)) {}
 
 Standby::~Standby() = default;
 
@@ -71,19 +79,28 @@ Result<std::unique_ptr<Runtime>> Standby::take() {
 }
 
 void Standby::make_context(Runtime& runtime) {
-  if (contexts_.leases != nullptr) runtime.make_context(*contexts_.leases, contexts_.devices);
+  const Contexts& contexts = setup_.contexts;
+  if (contexts.leases != nullptr) runtime.make_context(*contexts.leases, contexts.devices);
 }
 
 void Standby::refill() {
-  while (waiting_.size() < size_) {
-    auto runtime = Runtime::prepare(loop_, slot_, /*ahead=*/step_back_);
-    if (!runtime) return spdlog::warn("no runtime can be prepared ahead: {}", runtime.error().message);
+  while (waiting_.size() < setup_.size) {
+    auto runtime = Runtime::prepare(loop_, slot_, /*ahead=*/setup_.step_back);
+    if (!runtime) {
+      spdlog::warn("no runtime can be prepared ahead: {}", runtime.error().message);
+      if (waiting_.empty()) report_first(fail(runtime.error()));
+      return;
+    }
     waiting_.push_back(std::make_unique<Waiting>(*this, std::move(*runtime)));
   }
 }
 
+bool Standby::waits_for_device() const {
+  return std::any_of(waiting_.begin(), waiting_.end(), [](const auto& each) { return each->waits_for_device(); });
+}
+
 bool Standby::may_come_back(const Runtime& runtime) const {
-  return runs_per_runtime_ == 0 || runtime.recycled_count() + 1 < runs_per_runtime_;
+  return setup_.runs_per_runtime == 0 || runtime.recycled_count() + 1 < setup_.runs_per_runtime;
 }
 
 void Standby::give_back(std::unique_ptr<Runtime> runtime) {
@@ -91,7 +108,7 @@ void Standby::give_back(std::unique_ptr<Runtime> runtime) {
 }
 
 void Standby::report_first(Status status) {
-  if (contexts_.first) std::exchange(contexts_.first, nullptr)(std::move(status));
+  if (setup_.contexts.first) std::exchange(setup_.contexts.first, nullptr)(std::move(status));
 }
 
 void Standby::put_away(Waiting& waiting, const Error& reason) {
@@ -100,7 +117,10 @@ void Standby::put_away(Waiting& waiting, const Error& reason) {
   if (place == waiting_.end()) return;  // said before
   spdlog::warn("a runtime that stood by is put away: {}", reason.message);
   leaving_.splice(leaving_.end(), waiting_, place);
-  waiting.end();
+  waiting.end([this, message = reason.message] {
+    setup_.on_stuck(fmt::format("a runtime that stood by could not be ended within {} s, after it was put away: {}",
+                                limits::kKillWait.count(), message));
+  });
   report_first(fail(reason));
 }
 

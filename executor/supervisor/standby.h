@@ -3,7 +3,7 @@
 // It promises: `take` gives a runtime that was alive at that moment, or asks for a new one. One that fails or ends
 // while it waits is put away with a word in the log: whoever comes next gets a new one, and with it the reason, should
 // it fail again. A runtime serves one program, or as many as the operator chose: then it comes back here once it has
-// put itself right.
+// put itself right. One that was put away and cannot be ended is reported: it may hold a device.
 //
 // Belongs to its loop's thread, and ends before its slot.
 #pragma once
@@ -11,6 +11,7 @@
 #include <functional>
 #include <list>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "executor/supervisor/runtime.h"
@@ -23,13 +24,17 @@ class Standby {
   struct Contexts {
     DeviceLeases* leases = nullptr;
     std::vector<int> devices;  // of whoever waits
-    /// Hears once how the first of all went.
+    /// Hears once how the first of all went, or that none can be made, for nothing can be prepared.
     std::function<void(Status)> first;
   };
-  /// `contexts`: those that wait get a CUDA context on these devices; none where there are no leases. `size`: how many
-  /// are to wait; may be 0. `runs_per_runtime`: 0 for any number. `step_back`: those that wait have a
-  /// lower priority, from which this process can bring them forward.
-  Standby(EventLoop& loop, Slot& slot, size_t size, uint64_t runs_per_runtime, bool step_back, Contexts contexts);
+  struct Setup {
+    size_t size = 0;                // how many are to wait
+    uint64_t runs_per_runtime = 1;  // 0: any number
+    bool step_back = false;         // those that wait have a lower priority, from which we can bring them forward
+    Contexts contexts;              // that those that wait get; none where there are no leases
+    std::function<void(std::string reason)> on_stuck;  // one could not be ended
+  };
+  Standby(EventLoop& loop, Slot& slot, Setup setup);
   ~Standby();
   Standby(const Standby&) = delete;
   Standby& operator=(const Standby&) = delete;
@@ -39,6 +44,8 @@ class Standby {
 
   /// Asks for as many as are missing.
   void refill();
+  /// Whether one of them could make its context, and others have the device.
+  bool waits_for_device() const;
 
   /// Whether it may serve another program after the one that it is about to be given.
   bool may_come_back(const Runtime& runtime) const;
@@ -55,10 +62,7 @@ class Standby {
 
   EventLoop& loop_;
   Slot& slot_;
-  const size_t size_;
-  const uint64_t runs_per_runtime_;
-  const bool step_back_;
-  Contexts contexts_;
+  Setup setup_;
   std::list<std::unique_ptr<Waiting>> waiting_;                       // those that came first go first
   std::list<std::unique_ptr<Waiting>> leaving_;                       // until nothing of them is left
   std::shared_ptr<const bool> alive_ = std::make_shared<bool>(true);  // expires with this object

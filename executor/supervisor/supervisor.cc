@@ -129,7 +129,9 @@ Result<std::unique_ptr<Supervisor>> Supervisor::create(EventLoop& loop, InstallP
 }
 
 Supervisor::~Supervisor() {
-  if (lock_timer_) loop_.cancel(*lock_timer_);
+  for (const auto* timer : {&lock_timer_, &context_timer_}) {
+    if (*timer) loop_.cancel(**timer);
+  }
 }
 
 void Supervisor::on_frame(Frame frame) {
@@ -223,13 +225,14 @@ Status Supervisor::start_slot() {
   auto slot = Slot::start(loop_, *config_, std::move(handlers));
   if (!slot) return fail(slot.error());
   slot_ = std::move(*slot);
+  Standby::Setup standby{standby_size_, runs_per_runtime_, may_raise_priorities(), {}, {}};
   // A slot with several devices runs programs that lease several: which ones is known when they do.
-  Standby::Contexts contexts;
   if (config_->devices.size() == 1) {
-    contexts = {&*leases_, config_->devices, [this](const Status& made) { on_first_context(made); }};
+    standby.contexts = {&*leases_, config_->devices, [this](const Status& made) { on_first_context(made); }};
   }
-  standby_ = std::make_unique<Standby>(loop_, *slot_, standby_size_, runs_per_runtime_, may_raise_priorities(),
-                                       std::move(contexts));
+  // The server ends what it held with this process, and whoever looks after devices finds it.
+  standby.on_stuck = [this](const std::string& reason) { break_off(reason, /*permanent=*/false); };
+  standby_ = std::make_unique<Standby>(loop_, *slot_, std::move(standby));
   return {};
 }
 
@@ -252,19 +255,34 @@ Status Supervisor::give_up_root() const {
 
 void Supervisor::on_ready(std::map<std::string, std::string> versions) {
   versions_ = std::move(versions);
-  standby_->refill();
-  // Whether programs can use the GPU here shows before the first one comes.
   const bool waits_for_context = config_->devices.size() == 1 && standby_size_ > 0;
+  if (waits_for_context) await_first_context();
+  standby_->refill();
   if (!waits_for_context) say_idle();
 }
 
+void Supervisor::await_first_context() {
+  context_timer_ = loop_.run_after(limits::kContextWait, [this] {
+    context_timer_.reset();
+    if (is_set_up_) return;
+    if (!standby_->waits_for_device()) return await_first_context();  // what it does has its own bounds
+    // Programs come first, so on a busy server the turn of a slot that was replaced may never come.
+    spdlog::warn(
+        "no CUDA context could be made within {} s, for others have the device; programs may come all the same",
+        limits::kContextWait.count());
+    say_idle();
+  });
+}
+
 void Supervisor::on_first_context(const Status& made) {
-  if (made) return say_idle();
-  break_off(made.error().message, made.error().kind == ErrorKind::kEnvironment);
+  if (is_set_up_ || is_broken_) return;
+  // Memory of the device passes: a program that gave its lease back may hold it. Whoever needs the device finds out.
+  if (made || tells_of_shortage(made.error().message)) return say_idle();
+  break_off(made.error().message, is_permanent(made.error()));
 }
 
 void Supervisor::say_idle() {
-  is_idle_ = true;
+  is_idle_ = is_set_up_ = true;
   server_->send({{"type", "idle"}, {"python", config_->sandbox.python}, {"versions", versions_}});
 }
 
@@ -283,16 +301,13 @@ Status Supervisor::run_program(Frame frame) {
     loop_.post([this, aftermath] { on_run_done(aftermath); });
   };
   handlers.on_broken = [this](const std::string& reason) { break_off(reason, /*permanent=*/false); };
-  if (request->gpu_count > config_->devices.size()) {
-    return fail(ErrorKind::kEngine, "a program for {} GPUs in a slot with {}", request->gpu_count,
-                config_->devices.size());
-  }
   auto runtime = standby_->take();
   if (!runtime) return fail(runtime.error());
   request->slot_devices = config_->devices;
   request->lease_wait_max = lease_wait_max_;
   request->memory_bytes_max = config_->memory_bytes_max;
-  request->keep_runtime = standby_->may_come_back(**runtime);
+  // CUDA shows the devices of the first lease for the rest of a process: only where all have the same can it go on.
+  request->keep_runtime = standby_->may_come_back(**runtime) && config_->devices.size() <= 1;
   auto run = ProgramRun::start(loop_, *leases_, std::move(*runtime), std::move(*request), std::move(handlers));
   if (!run) return fail(run.error());
   run_ = std::move(*run);

@@ -51,6 +51,8 @@ class Supervisor {
   Status give_up_root() const;
 
   void on_ready(std::map<std::string, std::string> versions);
+  /// Whether programs can use the GPU here shows before the first one comes.
+  void await_first_context();
   void on_first_context(const Status& made);
   void on_run_done(ProgramRun::Aftermath aftermath);
   void say_idle();
@@ -69,8 +71,10 @@ class Supervisor {
   std::string lock_path_;
   SteadyTime lock_wait_said_{};
   std::optional<EventLoop::TimerId> lock_timer_;
+  std::optional<EventLoop::TimerId> context_timer_;
   std::unique_ptr<Slot> slot_;
   std::unique_ptr<Standby> standby_;  // after slot_: it ends first
+  bool is_set_up_ = false;            // it was idle once
   bool is_idle_ = false;
   bool is_broken_ = false;
   std::map<std::string, std::string> versions_;

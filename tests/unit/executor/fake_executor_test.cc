@@ -57,7 +57,7 @@ Names play(Fault fault, const std::function<void(FakeExecutor&, const Uuid&)>& w
 TEST(FakeExecutor, AsksForLeasesAndEndsThem) {
   EXPECT_EQ(play(Fault::kHang,
                  [](FakeExecutor& executor, const Uuid&) {
-                   executor.ask_lease({7, true, 0, {0}, 1});
+                   executor.ask_lease({.id = 7, .devices = {0}});
                    executor.end_lease(7);
                  }),
             (Names{"idle", "running", "asked", "ended"}));

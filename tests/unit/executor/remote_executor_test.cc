@@ -111,6 +111,82 @@ TEST(RemoteExecutor, AQuarantineComesAfterTheOutcome) {
   EXPECT_NE(slot.log().lost()[0].reason.find("before the outcome"), std::string::npos) << slot.log().lost()[0].reason;
 }
 
+/// What an executor in Python sends as the outcome of its run.
+constexpr const char* kOutcome =
+    "def memory(text):\n"
+    "  fd = os.memfd_create('m', os.MFD_ALLOW_SEALING); os.write(fd, text)\n"
+    "  __import__('fcntl').fcntl(fd, 1033, 0xe); return fd\n"
+    "def outcome():\n"
+    "  send('outcome', [memory(b''), memory(b'[]'), memory(b'[]')], ending='cancelled', error_kind='',\n"
+    "       error_message='', elapsed_ms=1, lease_wait_ms=0, lease_held_ms=0, **about)\n";
+
+SlotHarness::Adjust with_executor(const std::string& script) {
+  return [script](ExecutorConfig& config) {
+    config.devices = {0};
+    config.executor_path =
+        write_executor(std::filesystem::path(config.lock_path).parent_path() / "executor", kOutcome + script);
+  };
+}
+
+constexpr const char* kAskForProgram =
+    "send('lease_request', lease=1, purpose='program', priority=0, devices=[0], count=1)\n";
+constexpr const char* kAskForContext =
+    "send('lease_request', lease=2, purpose='context', priority=0, devices=[0], count=1)\n";
+// Longer than an executor may hold a device, or take to end a run.
+constexpr auto kTooLong = std::chrono::minutes(2);
+
+TEST(RemoteExecutor, OneThatHoldsADeviceWithoutAWordIsLost) {
+  const std::string idle = "send('idle', python='p', versions={})\n";
+  for (const std::string& script : {"outcome()\n" + idle + kAskForContext, std::string(kAskForProgram) + "receive()\n" +
+                                                                               "outcome()\n" + idle + kAskForContext}) {
+    SlotHarness slot(with_executor(script));
+    ASSERT_TRUE(slot.start_and_wait());
+    slot.begin(slot.make_assignment("{}"));
+    ASSERT_TRUE(slot.log().wait_for_idle(2)) << script;
+    ASSERT_TRUE(slot.log().wait_for_context_ask()) << script;
+    slot.advance(kTooLong);
+    ASSERT_TRUE(slot.log().wait_for_lost(1)) << script;
+    EXPECT_EQ(slot.log().lost()[0].reason, "the executor did not give its device back in time");
+    EXPECT_FALSE(slot.log().lost()[0].permanent);
+  }
+}
+
+TEST(RemoteExecutor, OneThatDoesNotEndItsRunIsLost) {
+  SlotHarness slot(with_executor("outcome()"));
+  ASSERT_TRUE(slot.start_and_wait());
+  slot.begin(slot.make_assignment("{}"));
+  ASSERT_TRUE(slot.log().wait_for_outcome(1));
+  slot.advance(kTooLong);
+  ASSERT_TRUE(slot.log().wait_for_lost(1));
+  EXPECT_EQ(slot.log().lost()[0].reason, "the executor did not end a run in time");
+}
+
+TEST(RemoteExecutor, ADeviceIsHeldForAsLongAsItsProgramMayRun) {
+  SlotHarness slot(with_executor(kAskForProgram));
+  ASSERT_TRUE(slot.start_and_wait());
+  Assignment assignment = slot.make_assignment("{}");
+  assignment.timeout = std::chrono::hours(1);
+  slot.begin(assignment);
+  ASSERT_TRUE(slot.log().wait_for_ask(1));
+  slot.advance(kTooLong);
+  slot.settle();
+  EXPECT_TRUE(slot.log().lost().empty());
+  slot.advance(assignment.timeout);
+  ASSERT_TRUE(slot.log().wait_for_lost(1));
+  EXPECT_EQ(slot.log().lost()[0].reason, "the executor did not answer in time");
+}
+
+TEST(RemoteExecutor, OneThatIsQuarantinedMayTakeItsTime) {
+  SlotHarness slot(with_executor(std::string(kAskForProgram) +
+                                 "receive()\noutcome()\nsend('quarantined', message='stuck', **about)"));
+  ASSERT_TRUE(slot.start_and_wait());
+  slot.begin(slot.make_assignment("{}"));
+  ASSERT_TRUE(slot.log().wait_for_quarantine(1));
+  slot.advance(kTooLong);
+  slot.settle();
+  EXPECT_TRUE(slot.log().lost().empty());
+}
+
 TEST(RemoteExecutor, CancelAndBlobsNameTheirRun) {
   // It says in its outcome's message what it was sent.
   SlotHarness slot([](ExecutorConfig& config) {

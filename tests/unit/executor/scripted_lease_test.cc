@@ -27,9 +27,9 @@ TEST_F(ScriptedLease, LeaseIsGranted) {
   ASSERT_EQ(asks.size(), before + 2);
   ASSERT_EQ(ended.size(), before + 2);
   EXPECT_EQ(asks[before].devices, std::vector<int>{3});
-  EXPECT_TRUE(asks[before].for_program);
+  EXPECT_TRUE(asks[before].for_program());
   EXPECT_FALSE(ended[before].second) << "its process lived on";
-  EXPECT_FALSE(asks[before + 1].for_program) << "the end of what may be a context has a lease of its own";
+  EXPECT_FALSE(asks[before + 1].for_program()) << "the end of what may be a context has a lease of its own";
   EXPECT_TRUE(ended[before + 1].second);
   for (const char* record : {"lease_requested", "\"lease_granted\",\"device\":3", "lease_released"}) {
     EXPECT_TRUE(slot_->log().wait_for_record(record)) << record;

@@ -20,6 +20,7 @@
 #include "executor/install_paths.h"
 #include "executor/python_finder.h"
 #include "executor/remote_executor.h"
+#include "tests/unit/executor/shifted_clock.h"
 
 namespace kcoral::executor {
 
@@ -71,7 +72,7 @@ inline std::string install_with_python(const std::filesystem::path& prefix,
 class LoopThread {
  public:
   LoopThread() {
-    auto loop = EventLoop::create();
+    auto loop = EventLoop::create(clock_);
     KCORAL_CHECK(loop.has_value());
     loop_ = std::move(*loop);
     thread_ = std::thread([this] { loop_->run(); });
@@ -82,6 +83,10 @@ class LoopThread {
   }
 
   EventLoop& loop() { return *loop_; }
+  void advance(std::chrono::milliseconds by) {
+    clock_.advance(by);
+    loop_->post([] {});  // it may be asleep until a time that has come now
+  }
   /// Runs `function` on the loop's thread and waits for its end.
   void call(const std::function<void()>& function) {
     struct {
@@ -100,6 +105,7 @@ class LoopThread {
   }
 
  private:
+  ShiftedClock clock_;
   std::unique_ptr<EventLoop> loop_;
   std::thread thread_;
 };
@@ -146,6 +152,13 @@ class EventLog : public ExecutorEvents {
 
   bool wait_for_ask(size_t count) {
     return wait([&]() KCORAL_REQUIRES(mutex_) { return asks_.size() >= count; });
+  }
+  /// Until `is_true` holds of all that were asked for.
+  bool wait_for_asks(const std::function<bool(const std::vector<LeaseAsk>&)>& is_true) {
+    return wait([&]() KCORAL_REQUIRES(mutex_) { return is_true(asks_); });
+  }
+  bool wait_for_context_ask() {
+    return wait_for_asks([](const std::vector<LeaseAsk>& asks) { return !asks.empty() && !asks.back().for_program(); });
   }
   bool wait_for_ended_lease(size_t count) {
     return wait([&]() KCORAL_REQUIRES(mutex_) { return ended_leases_.size() >= count; });
@@ -253,7 +266,8 @@ class EventLog : public ExecutorEvents {
 /// A slot from its start to its end, driven from the test's thread.
 class SlotHarness {
  public:
-  explicit SlotHarness(const std::function<void(ExecutorConfig&)>& adjust = {}) {
+  using Adjust = std::function<void(ExecutorConfig&)>;
+  explicit SlotHarness(const Adjust& adjust = {}) {
     config_.name = "slot-0";
     config_.executor_path = built_paths().executor;
     config_.lock_path = directory_.path() / "slot-0.lock";
@@ -275,6 +289,8 @@ class SlotHarness {
 
   ExecutorConfig& config() { return config_; }
   EventLog& log() { return log_; }
+  /// For the loop's thread.
+  RemoteExecutor& executor() { return *executor_; }
   const std::filesystem::path& directory() const { return directory_.path(); }
 
   /// Starts and waits until it is idle or lost.
@@ -312,6 +328,15 @@ class SlotHarness {
   }
   void grant_lease(uint64_t id, const std::vector<int>& devices) {
     thread_.call([&] { executor_->grant_lease(id, devices); });
+  }
+  /// Moves the server's clock, after what has come so far; the executor has its own.
+  void advance(std::chrono::milliseconds by) {
+    settle();
+    thread_.advance(by);
+  }
+  /// Until the loop has done what was due.
+  void settle() {
+    for (int round = 0; round < 2; ++round) thread_.call([] {});
   }
   void cancel(const Uuid& request_id) {
     thread_.call([&] { executor_->cancel(request_id); });

@@ -6,6 +6,7 @@ program's places lie under ROOT and are made afresh for each.
 
 import errno
 import importlib.util
+import itertools
 import json
 import os
 import signal
@@ -61,6 +62,17 @@ def refuse_pidfds(serving, given):
     serving["pidfd_open"] = pidfd_open
 
 
+def alone_in_its_namespaces(first_state, root, config):
+    """A runtime that serves several programs looks at its pid namespace and empties its /dev/shm, which are the host's
+    here. `last_pid`: "changes" where programs start others."""
+    os.makedirs(root + "/shm", exist_ok=True)
+    names = first_state.__init__.__globals__
+    assert names["_SHARED_MEMORY"] == "/dev/shm"
+    names["_SHARED_MEMORY"] = root + "/shm"
+    pids = itertools.count() if config.get("last_pid") == "changes" else itertools.repeat(1)
+    names["_last_pid"] = lambda: next(pids)
+
+
 def main():
     directory, root = sys.argv[1:3]
     spec = importlib.util.spec_from_file_location("zygote", os.path.join(directory, "zygote.py"))
@@ -75,6 +87,8 @@ def main():
     namespaces = FakeNamespaces(refused_type, places, config.get("refuse"))
     if config.get("refuse") == "pidfd":
         refuse_pidfds(names["Zygote"].__init__.__globals__, given=3)
+    if config["reuse"]:
+        alone_in_its_namespaces(names["Zygote"].__init__.__globals__["run"].__globals__["FirstState"], root, config)
     prove_forks = names["prove_forks"]
     names["prove_forks"] = lambda preload: prove_forks(preload, config.get("probe_seconds", 5))
     os.makedirs(places.temporary, exist_ok=True)

@@ -1,0 +1,119 @@
+"""When a process that serves several programs gives the GPU back: at once after its answer, and not before its work is
+done."""
+
+import pytest
+from driver import Outcome, module, program, receive_frame, send_frame
+from fake_gpu import FakeGpu
+
+
+@pytest.fixture(scope="module")
+def gpu(tmp_path_factory):
+    return FakeGpu(tmp_path_factory.mktemp("gpu"))
+
+
+@pytest.fixture
+def slot(gpu, tmp_path):
+    gpu.forget()
+    slot = gpu.slot(tmp_path, preload=(), reuse=True)
+    yield slot
+    slot.close()
+
+
+class Runtime:
+    """One with a context that serves programs until the test ends."""
+
+    def __init__(self, slot):
+        self._slot = slot
+        self.socket, self._out, self._err, self._pidfds, _ = slot.prepare()
+        slot._devices = [0]
+        self.expect("ready")
+        for step, answer in (("initialise", "initialised"), ("make_context", "context_made")):
+            send_frame(self.socket, {"type": step})
+            self.expect(answer)
+
+    def expect(self, type):
+        frame, _ = receive_frame(self.socket)
+        assert frame["type"] == type, frame
+        return frame
+
+    def answer(self, instructions):
+        outcome = Outcome()
+        self._slot._send_program(self.socket, instructions, (), True)
+        self._slot._follow(self.socket, self._out, self._err, instructions, outcome, None)
+        return outcome
+
+    def recycle(self):
+        send_frame(self.socket, {"type": "recycle"})
+
+
+# Starts work on the device that ends only once somebody waits for it, and looks at its end.
+WORK = """
+import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+cuda.fake_gpu_launch_fill.argtypes = [ctypes.c_uint64, ctypes.c_int, ctypes.c_size_t]
+
+def begin():
+    address, context = ctypes.c_uint64(), ctypes.c_void_p()
+    assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == cuda.cuCtxPushCurrent_v2(context) == 0
+    assert cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(4)) == cuda.cuCtxPopCurrent_v2(ctypes.byref(context)) == 0
+    assert cuda.fake_gpu_launch_fill(address.value, ord("x"), 4) == 0
+    return address.value
+"""
+
+
+def test_the_device_is_given_back_before_anybody_asks_for_another_program(slot):
+    runtime = Runtime(slot)
+    for _ in range(2):
+        assert runtime.answer(program("def f(): return 1")).completed
+        assert runtime.expect("lease_release")["index"] == 3
+        runtime.recycle()
+        runtime.expect("ready")
+
+
+def test_it_is_given_back_once_the_programs_work_on_it_is_done(slot):
+    runtime = Runtime(slot)
+    address = runtime.answer(program(WORK + "f = begin")).returned["result"].wire["value"]
+    runtime.expect("lease_release")
+    runtime.recycle()
+    runtime.expect("ready")
+    look = "import ctypes\ndef f(address): return ctypes.string_at(address, 4).decode()"
+    assert runtime.answer(program(look, address)).returned["result"].wire["value"] == "xxxx"
+
+
+def test_a_program_that_fails_gives_it_back_too(slot):
+    runtime = Runtime(slot)
+    assert runtime.answer(program("def f(): raise ValueError('no')")).error["kind"] == "runtime"
+    assert runtime.expect("lease_release")["index"] == 2
+    runtime.recycle()
+    runtime.expect("ready")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        # Its work failed: the device cannot be used in this process any more.
+        "import os\ndef f(): os.environ['FAKE_GPU_SYNCHRONIZE_ERROR'] = '700'",
+        "def f(): raise SystemExit",
+    ],
+)
+def test_a_process_that_is_not_used_again_keeps_it(slot, source):
+    runtime = Runtime(slot)
+    runtime.answer(program(source))
+    runtime.recycle()
+    runtime.expect("unfit")
+
+
+def test_a_process_whose_program_started_another_keeps_it_until_none_is_left(gpu, tmp_path):
+    slot = gpu.slot(tmp_path, preload=(), reuse=True, last_pid="changes")
+    runtime = Runtime(slot)
+    assert runtime.answer(program("def f(): return 1")).completed
+    runtime.recycle()
+    runtime.expect("unfit")  # whoever looks for other processes finds those of this machine
+    slot.close()
+
+
+def test_a_program_without_the_device_has_nothing_to_give_back(slot):
+    runtime = Runtime(slot)
+    assert runtime.answer([module("x", language="cuda")]).completed
+    runtime.recycle()
+    runtime.expect("ready")
