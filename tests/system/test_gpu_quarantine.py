@@ -5,24 +5,45 @@ What a device must be clear of is known within 10 s (schema/limits.h); the tests
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pathlib
+import subprocess
+from typing import Iterator
 
 import pytest
 
 from fake_gpus import GpuServer, gpu_server
 from harness import wait_until
 
-NOBODY = 1 << 23  # no process ever has this number
 STUCK, LEAKING, GOOD = range(3)
 
 
+@contextlib.contextmanager
+def left_behind() -> Iterator[int]:
+    """A process where programs live, in a pid namespace below the server's, without an executor above it."""
+    family = subprocess.Popen(["unshare", "--pid", "--fork", "--kill-child", "sleep", "infinity"])
+    children = pathlib.Path(f"/proc/{family.pid}/task/{family.pid}/children")
+    try:
+        yield int(wait_until(children.read_text, "the process is there"))
+    finally:
+        family.kill()
+        family.wait()
+
+
 @pytest.fixture(scope="module")
-def served():
+def stays():
+    with left_behind() as pid:
+        yield pid
+
+
+@pytest.fixture(scope="module")
+def served(stays: int):
     with gpu_server([0, 1, 2], "--workers-per-gpu", "1", "--standby-runtimes", "0") as served:
         holders = [served.hold() for _ in range(3)]
         at = [served.wait_for_holder(each) for each, _ in holders]
         assert sorted(at) == [STUCK, LEAKING, GOOD]
-        served.gpus.devices[STUCK].processes[NOBODY] = "100"
+        served.gpus.devices[STUCK].processes[stays] = "100"
         served.gpus.devices[LEAKING].used_mib += 2000
         served.gpus.tell()
         for each, word in holders:
@@ -40,13 +61,13 @@ def test_until_it_is_known_nobody_gets_them(served: GpuServer):
     assert served.look()[STUCK]["health"] == served.look()[LEAKING]["health"] == "ok"
 
 
-def test_they_are_shown_with_the_reason(served: GpuServer):
+def test_they_are_shown_with_the_reason(served: GpuServer, stays: int):
     wait_until(lambda: "quarantined" in health_of(served, LEAKING), "memory is missing")
     wait_until(lambda: "quarantined" in health_of(served, STUCK), "a process stays")
     gpus = served.look()
     assert [gpu["health"] for gpu in gpus] == ["quarantined", "quarantined", "ok"]
     assert set(gpus[STUCK]["quarantined"]) == {"since", "reason"} and "quarantined" not in gpus[GOOD]
-    assert f"process {NOBODY} still uses it" in gpus[STUCK]["quarantined"]["reason"]
+    assert f"process {stays} still uses it" in gpus[STUCK]["quarantined"]["reason"]
     assert "2000 MiB of its memory are in use" in gpus[LEAKING]["quarantined"]["reason"]
 
 
