@@ -23,8 +23,8 @@ class ContextMakingTest : public testing::Test {
         ContextMaking::Handlers{[this](const json& body) { told_.push_back(body.at("type")); },
                                 [this] { heard_.push_back("made"); },
                                 [this](const Error& error) {
-                                  EXPECT_EQ(error.kind, ErrorKind::kEnvironment);
                                   heard_.push_back(error.message);
+                                  kind_ = error.kind;
                                 }});
   }
 
@@ -55,11 +55,12 @@ class ContextMakingTest : public testing::Test {
 
   FakeClock clock_;
   std::unique_ptr<EventLoop> loop_ = std::move(*EventLoop::create(clock_));
-  json asked_;                      // the last lease
-  int asked_count_ = 0;             // how many leases
-  std::vector<json> ended_;         // leases: whether their processes had
-  std::vector<std::string> told_;   // to the runtime
-  std::vector<std::string> heard_;  // from the handlers
+  json asked_;                           // the last lease
+  int asked_count_ = 0;                  // how many leases
+  std::vector<json> ended_;              // leases: whether their processes had
+  std::vector<std::string> told_;        // to the runtime
+  ErrorKind kind_ = ErrorKind::kEngine;  // of the last failure
+  std::vector<std::string> heard_;       // from the handlers
   DeviceLeases leases_{clock_, [this](const json& body) {
                          if (body.at("type") == "lease_end") {
                            ended_.push_back(body.at("processes_ended"));
@@ -110,14 +111,17 @@ TEST_F(ContextMakingTest, ADriverThatCannotBeStartedIsToldAndAsksForNothing) {
   EXPECT_FALSE(making_->has_context());
 }
 
-TEST_F(ContextMakingTest, AContextThatCannotBeMadeIsToldAndItsLeaseEnds) {
+TEST_F(ContextMakingTest, AContextThatCannotBeMadeIsToldAndItsLeaseEndsWithItsProcess) {
   begin();
   EXPECT_TRUE(says("context_failed", {{"message", "CUDA_ERROR_OUT_OF_MEMORY"}}));
   EXPECT_THAT(heard_, ElementsAre(HasSubstr("CUDA_ERROR_OUT_OF_MEMORY")));
-  EXPECT_EQ(ended_.size(), 1u);
+  EXPECT_EQ(kind_, ErrorKind::kEnvironment);
+  EXPECT_THAT(ended_, IsEmpty()) << "part of it may be on the device";
   EXPECT_FALSE(making_->has_context());
   pass(limits::kContextWait);
   EXPECT_EQ(heard_.size(), 1u) << "once";
+  making_->on_runtime_gone();
+  EXPECT_THAT(ended_, ElementsAre(true));
 }
 
 TEST_F(ContextMakingTest, ALongReasonIsCut) {
@@ -132,6 +136,7 @@ TEST_F(ContextMakingTest, OneThatIsNotMadeInTimeKeepsItsLeaseUntilItsProcessIsGo
   begin();
   pass(limits::kContextWait);
   EXPECT_THAT(heard_, ElementsAre("a CUDA context was not made in time"));
+  EXPECT_EQ(kind_, ErrorKind::kTimeout) << "which may pass";
   EXPECT_THAT(ended_, IsEmpty()) << "it may be in the device's way still";
   EXPECT_TRUE(making_->has_context());
   making_->on_runtime_gone();
