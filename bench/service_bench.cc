@@ -167,7 +167,7 @@ int run(std::chrono::milliseconds duration, const std::string& json_path, const 
   report.add("floor: loopback round trip", measure_loopback(5000));
   for (const Kind& kind : kinds()) {
     if (kind.name.find(part_of_name) == std::string::npos) continue;
-    std::vector<std::string> flags{"--num-workers", "2"};
+    std::vector<std::string> flags{"--device", "cpu", "--num-workers", "2"};
     flags.insert(flags.end(), kind.flags.begin(), kind.flags.end());
     measure_service(report, directory, kind.name, std::move(flags), duration);
   }

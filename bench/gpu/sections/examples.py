@@ -52,8 +52,8 @@ LANGUAGES = {"TIRx": "tvm", "CuTeDSL": "cutlass", "CUDA C": "tvm_ffi", "Triton":
 def run(bench: Bench, report: Report) -> None:
     flags = _flags(bench)
     with (
-        bench.server("seeds", *flags) as gpu_server,
-        bench.server("seeds-cpu", *flags, device="cpu") as cpu_server,
+        bench.server("examples", *flags) as gpu_server,
+        bench.server("examples-cpu", *flags, device="cpu") as cpu_server,
         gpu_server.client() as client,
     ):
         missing = _missing(client)
