@@ -44,7 +44,7 @@ def _check_devices(client: Client, report: Report) -> None:
         report.attach("visible to a program of two", found)
         assert found["devices"] == 2 and len(found["visible"].split(",")) == 2, found
         assert found["multicast_is_off"] is True, found
-        assert result.gpu_count == 2 and result.gpu_ids == (0, 1), (result.gpu_count, result.gpu_ids)
+        assert result.gpu_count == 2 and len(set(result.gpu_ids)) == 2, (result.gpu_count, result.gpu_ids)
     with report.check("gpu_count 1: one device, no gpu_ids in the answer"):
         result = client.execute(_program("visible"))
         assert result.completed and result.results["value"]["devices"] == 1, result
