@@ -68,13 +68,19 @@ Result<AfterCommit> DurableStore::assign_queued() {
       if (!claimed || !*claimed) pool->put_back(*executor);
       if (!claimed) return fail(claimed.error());
       if (!*claimed) break;
-      assigned_.push_back(std::make_shared<Assignment>(Assignment{std::move(*executor), std::move(**claimed), 0, {}}));
+      auto assignment = std::make_shared<Assignment>();
+      assignment->executor = std::move(*executor);
+      assignment->claimed = std::move(**claimed);
+      const auto admitted = admitted_.find(assignment->claimed.claim.fence.request_id);
+      if (admitted != admitted_.end()) assignment->admitted = admitted->second;
+      assigned_.push_back(std::move(assignment));
     }
   }
   return AfterCommit([this] { on_assigned(); });
 }
 
 void DurableStore::on_assigned() {
+  admitted_.clear();
   for (AssignmentPtr& assignment : std::exchange(assigned_, {})) {
     --queued_;
     ++in_progress_;
@@ -89,6 +95,7 @@ void DurableStore::on_assigned() {
 
 /// Somebody is told in any case, and comes idle again after a pause: that is when it is tried again.
 void DurableStore::on_assigning_failed(const Error& error) {
+  admitted_.clear();
   ExecutorPool* const pool = pool_;
   if (pool == nullptr || queued_ == 0) return;
   std::vector<AssignmentPtr> told = std::exchange(assigned_, {});
@@ -100,27 +107,36 @@ void DurableStore::on_assigning_failed(const Error& error) {
 }
 
 void DurableStore::load_claim(const AssignmentPtr& assignment) {
-  if (auto filled = fill_claim(assignment->claimed); !filled) {
+  if (auto filled = fill_claim(*assignment); !filled) {
     const bool may_pass = is_shortage(filled.error()) && assignment->put_backs < limits::kPutBacksMax;
     return may_pass ? put_back(assignment, filled.error()) : pass_over(assignment, filled.error());
   }
   pool_.load()->assign(assignment->executor, std::move(assignment->claimed.claim));
 }
 
-Status DurableStore::fill_claim(RequestTable::Claimed& claimed) {
+Status DurableStore::fill_claim(Assignment& assignment) {
+  RequestTable::Claimed& claimed = assignment.claimed;
+  if (assignment.admitted) {
+    const Submission& submission = assignment.admitted->submission;
+    return fill_claim(claimed.claim, submission.program_text, submission.program.blobs);
+  }
   auto reader = readers_->lease();
   if (!reader) return fail(reader.error());
   auto text = (*reader)->program_text(claimed.seq, claimed.program_bytes);
   if (!text) return fail(text.error());
-  auto program = SealedMemory::copy_of(*text);
-  if (!program) return fail(program.error());
-  claimed.claim.program = std::move(*program);
   auto digests = (*reader)->blobs(claimed.seq);
   if (!digests) return fail(digests.error());
-  for (const Digest& digest : *digests) {
+  return fill_claim(claimed.claim, *text, *digests);
+}
+
+Status DurableStore::fill_claim(Claim& claim, std::string_view program_text, const std::vector<Digest>& blobs) {
+  auto program = SealedMemory::copy_of(program_text);
+  if (!program) return fail(program.error());
+  claim.program = std::move(*program);
+  for (const Digest& digest : blobs) {
     auto content = blobs_->load(digest);
     if (!content) return fail(content.error());
-    claimed.claim.blobs.push_back({digest, std::move(*content)});
+    claim.blobs.push_back({digest, std::move(*content)});
   }
   return {};
 }

@@ -56,15 +56,6 @@ class Collector {
 
 }  // namespace
 
-struct DurableStore::Admitting {
-  Submission submission;
-  std::function<void(Result<Admission>)> done;
-  InFlight::Token token;
-  EncodedText program;
-  uint64_t blob_bytes = 0;
-  std::vector<Digest> missing;
-};
-
 Result<std::unique_ptr<Store>> open_store(const StoreConfig& config, Clock& clock) {
   auto store = DurableStore::open(config, clock);
   if (!store) return fail(store.error());
@@ -213,6 +204,7 @@ void DurableStore::insert(const AdmittingPtr& admitting) {
                     auto kind = requests_->admit(admitting->submission, admitting->program, admitting->blob_bytes,
                                                  clock_.wall_now());
                     if (!kind) return fail(kind.error());
+                    if (*kind == Admission::Kind::kAdmitted) admitted_[admitting->submission.request_id] = admitting;
                     return AfterCommit([this, admitting, kind = *kind] {
                       if (kind == Admission::Kind::kAdmitted) ++queued_;
                       admitting->done(Admission{kind, {}});

@@ -57,12 +57,20 @@ class DurableStore final : public Store {
   void close() override;
 
  private:
-  struct Admitting;
+  struct Admitting {
+    Submission submission;
+    std::function<void(Result<Admission>)> done;
+    InFlight::Token token;
+    EncodedText program;
+    uint64_t blob_bytes = 0;
+    std::vector<Digest> missing;
+  };
   /// A request that was assigned and is not with its executor yet.
   struct Assignment {
     ExecutorRef executor;
     RequestTable::Claimed claimed;
-    int put_backs = 0;  // how often it was put back before
+    std::shared_ptr<Admitting> admitted;  // in the same transaction; null if it was before
+    int put_backs = 0;                    // how often it was put back before
     InFlight::Token token;
   };
   struct Ending {
@@ -104,7 +112,8 @@ class DurableStore final : public Store {
   void on_assigned();
   void on_assigning_failed(const Error& error);
   void load_claim(const AssignmentPtr& assignment);
-  Status fill_claim(RequestTable::Claimed& claimed);
+  Status fill_claim(Assignment& assignment);
+  Status fill_claim(Claim& claim, std::string_view program_text, const std::vector<Digest>& blobs);
   void pass_over(const AssignmentPtr& assignment, const Error& error);
   void put_back(const AssignmentPtr& assignment, const Error& error);
   /// Makes the row say so; the counts do already.
@@ -140,6 +149,7 @@ class DurableStore final : public Store {
   Watches watches_;
   std::atomic<ExecutorPool*> pool_{nullptr};
   std::atomic<bool> is_short_{false};       // the last request was put back; nothing is assigned until somebody is idle
+  std::map<Uuid, AdmittingPtr> admitted_;   // the writer's thread only: by the transaction that is open
   std::vector<AssignmentPtr> assigned_;     // the writer's thread only: by the transaction that is open
   std::map<Uuid, int> put_backs_;           // the writer's thread only: of queued requests, how often
   std::vector<PutBack> put_backs_delayed_;  // the writer's thread only: what found no room on the disk
