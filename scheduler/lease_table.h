@@ -62,7 +62,6 @@ class LeaseTable {
   /// A device that is held or held back is out of use until its holder has ended it and it is clear after all.
   void quarantine(int device);
 
-  bool is_held(LeaseId lease) const { return held_.contains(lease); }
   std::vector<DeviceView> view() const;
 
  private:

@@ -36,7 +36,7 @@ std::optional<InstructionErrorKind> instruction_error_kind_from(std::string_view
 struct GpuAccess {
   std::string cuda_call;                             // the first one that was seen
   std::string location;                              // "file:line", or what else is known
-  std::optional<std::string> interfered_request_id;  // whose GPU it was at that time
+  std::optional<std::string> interfered_request_id;  // who got its GPU last, since it was given back
 };
 
 struct InstructionError {

@@ -24,7 +24,6 @@ from errors import InstructionFailed, message_of
 from memory import RETURNED_BYTES_MAX, Blob, Writer
 
 _LEGACY_DEFAULT_STREAM = 1  # as DLPack numbers them
-_BUFFER_BYTES = 1024 * 1024
 _SPAN_BYTES_MAX = 1 << 49  # all that a GPU can address
 _Bytes = c_char
 _modules = sys.modules
@@ -50,11 +49,10 @@ class GpuArray:
         if self._size_bytes >= REGISTERED_BYTES_MIN:
             writer.fill(self._size_bytes, lambda host: self._driver.copy_out(host, self._address, self._size_bytes))
             return
-        buffer = (_Bytes * min(self._size_bytes, _BUFFER_BYTES))()
-        for start in range(0, self._size_bytes, _BUFFER_BYTES):
-            length = min(_BUFFER_BYTES, self._size_bytes - start)
-            self._driver.copy_out(addressof(buffer), self._address + start, length)
-            writer.append(memoryview(buffer).cast("B")[:length])
+        if self._size_bytes > 0:
+            buffer = (_Bytes * self._size_bytes)()
+            self._driver.copy_out(addressof(buffer), self._address, self._size_bytes)
+            writer.append(memoryview(buffer).cast("B"))
 
 
 class GpuArrays:
