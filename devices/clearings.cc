@@ -16,6 +16,8 @@ constexpr std::chrono::milliseconds kPauseMin{1}, kPauseMax{50}, kPauseStuck{100
 // Fragments and the driver's own book-keeping come and go; a program's leak that hurts the next one is larger.
 constexpr uint64_t kMissingBytesMax = 512 * limits::kMiB;
 // What the kernel calls an executor: the name of its file.
+// The pid namespaces between the server and a program: bubblewrap's, the zygote's and its own.
+constexpr size_t kProgramDepth = 3;
 constexpr std::string_view kExecutorName = "kcoral-executor";
 
 }  // namespace
@@ -93,12 +95,16 @@ Clearings::Owner Clearings::owner_of(pid_t pid, const std::vector<pid_t>& execut
   const auto process = processes_.find(pid);
   // Where the table is the whole machine's, it ended just now, and the driver has not forgotten it yet.
   if (!process) return processes_.is_whole_machine() ? Owner::kEndedProgram : Owner::kUnknown;
-  // Programs live in pid namespaces below the server's own; whoever lives beside the server is none of them.
-  if (process->depth <= processes_.own_depth()) return Owner::kSomebodyElse;
+  if (!lives_where_programs_do(*process)) return Owner::kSomebodyElse;
   for (auto ancestor = process; ancestor; pid = ancestor->parent, ancestor = processes_.find(pid)) {
     if (std::find(executors.begin(), executors.end(), pid) != executors.end()) return Owner::kLivingExecutor;
   }
   return Owner::kEndedProgram;
+}
+
+/// Others may live in pid namespaces, too (a container, a browser's sandbox), but hardly so deep.
+bool Clearings::lives_where_programs_do(const ProcessTable::Process& process) const {
+  return process.depth >= processes_.own_depth() + kProgramDepth;
 }
 
 std::optional<pid_t> Clearings::find_abandoned() const {
@@ -112,8 +118,8 @@ std::optional<pid_t> Clearings::find_abandoned() const {
 /// It lives where programs do, and no executor is above it. By their name, since executors may have been started again
 /// since: they are what lives beside the server, so no program can pretend to be one.
 bool Clearings::is_abandoned(const ProcessTable::Process& process) const {
+  if (!lives_where_programs_do(process) || process.has_ended) return false;
   const size_t own_depth = processes_.own_depth();
-  if (process.depth <= own_depth || process.has_ended) return false;
   for (auto ancestor = processes_.find(process.parent); ancestor; ancestor = processes_.find(ancestor->parent)) {
     if (ancestor->depth <= own_depth && ancestor->name == kExecutorName) return false;
   }

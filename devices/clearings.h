@@ -50,6 +50,7 @@ class Clearings {
   std::string look_for_missing_memory(int device, const DeviceState& state) const;
   Owner owner_of(pid_t pid, const std::vector<pid_t>& executors) const;
   std::optional<pid_t> find_abandoned() const;
+  bool lives_where_programs_do(const ProcessTable::Process& process) const;
   bool is_abandoned(const ProcessTable::Process& process) const;
 
   const Devices& devices_;

@@ -1,12 +1,17 @@
 #include "devices/watch.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
+
+#include "base/log.h"
 
 namespace kcoral::devices {
 namespace {
 
 constexpr auto kRound = std::chrono::seconds(1);
+// For a look that is under way. A driver that does not answer within that may never.
+constexpr auto kStopWait = std::chrono::seconds(5);
 
 std::vector<int> ids_of(const std::map<int, DeviceState>& states) {
   std::vector<int> ids;
@@ -36,7 +41,12 @@ Result<std::unique_ptr<Watch>> Watch::create(const Devices& devices, const std::
     states.emplace(device, std::move(*state));
   }
   auto watch = std::unique_ptr<Watch>(new Watch(devices, std::move(states), processes));
-  watch->thread_ = std::thread([&it = *watch] { it.run(); });
+  watch->thread_ = std::thread([&it = *watch] {
+    it.run();
+    const MutexLock lock(it.mutex_);
+    it.has_ended_ = true;
+    it.changed_.notify_all();
+  });
   return watch;
 }
 
@@ -47,12 +57,21 @@ Watch::Watch(const Devices& devices, std::map<int, DeviceState> states, const Pr
       states_(std::move(states)) {}
 
 void Watch::stop() {
+  if (!thread_.joinable()) return;
   {
     const MutexLock lock(mutex_);
     stopping_ = true;
-    changed_.notify_one();
+    changed_.notify_all();
+    const SteadyTime end = Clock::system().now() + kStopWait;
+    while (!has_ended_ && changed_.wait_until(mutex_, end)) {
+    }
+    if (!has_ended_) {
+      spdlog::critical("the NVIDIA driver does not answer, and the process ends without waiting for it");
+      spdlog::default_logger()->flush();
+      std::_Exit(EXIT_FAILURE);
+    }
   }
-  if (thread_.joinable()) thread_.join();
+  thread_.join();
 }
 
 void Watch::when_clear(int device, std::vector<pid_t> executors, Handlers handlers) {

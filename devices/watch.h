@@ -37,7 +37,8 @@ class Watch final : public Clearance {
   /// As of the last look, at most about a second ago; none where the driver did not tell then.
   std::optional<DeviceState> state(int device) const;
 
-  /// Devices that are not clear by then stay without a word.
+  /// Devices that are not clear by then stay without a word. A driver that does not answer ends the process, for nobody
+  /// can end that look: whatever must not be lost is to be kept before.
   void stop();
 
  private:
@@ -60,6 +61,7 @@ class Watch final : public Clearance {
   mutable Mutex mutex_;
   ConditionVariable changed_;
   bool stopping_ KCORAL_GUARDED_BY(mutex_) = false;
+  bool has_ended_ KCORAL_GUARDED_BY(mutex_) = false;
   std::vector<Arrived> arrived_ KCORAL_GUARDED_BY(mutex_);
   std::map<int, DeviceState> states_ KCORAL_GUARDED_BY(mutex_);
   std::thread thread_;

@@ -3,13 +3,22 @@
 #include <utility>
 
 #include "base/log.h"
+#include "schema/limits.h"
 
 namespace kcoral::scheduler {
+
+// A device that is not clear after limits::kKillWait is called stuck; so long until nobody is expected to say so any
+// more.
+constexpr auto kAnswerWait = limits::kKillWait + std::chrono::seconds(10);
 
 Leases::Leases(std::vector<int> devices, devices::Clearance& clearance, EventLoop& loop, Owner owner)
     : clearance_(clearance), loop_(loop), owner_(std::move(owner)), table_(devices) {
   for (const int device : devices) since_[device] = loop_.clock().wall_now();
   update_view();
+}
+
+Leases::~Leases() {
+  for (const auto& [device, timer] : unanswered_) loop_.cancel(timer);
 }
 
 LeaseId Leases::ask(LeaseHolder holder, LeaseTable::Wanted wanted,
@@ -60,14 +69,31 @@ void Leases::clear(int device) {
       if (!alive.expired()) function();
     });
   };
+  // Whoever looks waits for the driver, which may not answer.
+  stop_waiting(device);
+  unanswered_[device] = loop_.run_after(kAnswerWait, [this, device] {
+    unanswered_.erase(device);
+    quarantine(device, "the NVIDIA driver does not answer");
+  });
   clearance_.when_clear(device, owner_.executors(),
                         {[this, device, on_loop] { on_loop([this, device] { on_cleared(device); }); },
                          [this, device, on_loop](std::string reason) {
-                           on_loop([this, device, reason = std::move(reason)] { quarantine(device, reason); });
+                           on_loop([this, device, reason = std::move(reason)] {
+                             stop_waiting(device);
+                             quarantine(device, reason);
+                           });
                          }});
 }
 
+void Leases::stop_waiting(int device) {
+  const auto timer = unanswered_.find(device);
+  if (timer == unanswered_.end()) return;
+  loop_.cancel(timer->second);
+  unanswered_.erase(timer);
+}
+
 void Leases::on_cleared(int device) {
+  stop_waiting(device);
   table_.set_clear(device);
   on_usable_again(device);
   settle();
@@ -77,6 +103,7 @@ void Leases::on_usable_again(int device) {
   if (trouble_.erase(device) == 0) return;
   spdlog::warn("GPU {} is back", device);
   since_[device] = loop_.clock().wall_now();
+  update_view();
   tell_quarantined();
 }
 

@@ -1,8 +1,8 @@
 // The GPU leases of a server: who asks, who is granted, and what becomes of the devices of those that ended.
 //
 // It promises what LeaseTable promises, and that a lease whose processes ended passes on only once its devices are
-// clear of them (devices/clearance.h); a device that is not clear in time, or whose holder cannot be ended, is
-// quarantined, and comes back by itself.
+// clear of them (devices/clearance.h); a device that is not clear in time, of which the driver does not tell, or whose
+// holder cannot be ended, is quarantined, and comes back by itself.
 // Belongs to its loop's thread, except for `view`.
 #pragma once
 
@@ -36,6 +36,7 @@ class Leases {
   };
   /// `clearance` outlives this, and calls back no more once this is gone.
   Leases(std::vector<int> devices, devices::Clearance& clearance, EventLoop& loop, Owner owner);
+  ~Leases();
 
   /// `granted` runs once unless the lease is ended before, perhaps from within this call. Requires: `wanted` names
   /// devices of this server, and no more than it has.
@@ -65,6 +66,7 @@ class Leases {
   };
   void settle();
   void clear(int device);
+  void stop_waiting(int device);
   void on_cleared(int device);
   void quarantine(int device, const std::string& reason);
   void on_usable_again(int device);
@@ -76,6 +78,7 @@ class Leases {
   Owner owner_;
   LeaseTable table_;
   std::map<LeaseId, Entry> entries_;
+  std::map<int, EventLoop::TimerId> unanswered_;  // devices that are looked at, without a word so far
   std::map<int, std::string> trouble_;
   std::map<int, WallTime> since_;
   bool settling_ = false;

@@ -43,7 +43,7 @@ class Roster final : public store::ExecutorPool {
     store::ExecutorRef executor;
     std::vector<int> devices;
     enum class Use { kNone, kIdle, kTaken, kBusy } use = Use::kNone;
-    uint64_t offered = 0;  // the how-manieth offer it was
+    uint64_t offered = 0;  // the number of its offer: lower is older
   };
   bool is_usable(const Entry& entry) const KCORAL_REQUIRES(mutex_);
   size_t load(const Entry& entry) const KCORAL_REQUIRES(mutex_);

@@ -21,6 +21,8 @@ Scheduler::Scheduler(std::vector<std::unique_ptr<executor::Executor>> executors,
     leases_ = std::make_unique<Leases>(std::move(config.devices), *config.clearance, loop,
                                        Leases::Owner{[this] { return executor_pids(); },
                                                      [this](std::set<int> devices) {
+                                                       unusable_devices_ = devices;
+                                                       update_capacity();
                                                        roster_.set_unusable_devices(std::move(devices));
                                                        store_.executor_became_idle();
                                                      }});
@@ -62,9 +64,16 @@ Scheduler::Capacity Scheduler::capacity() const {
 
 void Scheduler::update_capacity() {
   Capacity capacity;
+  const auto devices = this->devices();
   for (const auto& slot : slots_) {
+    const auto quarantined = std::find_if(devices.begin(), devices.end(), [&slot, this](const auto& device) {
+      return slot->devices() == std::vector<int>{device.table.id} && unusable_devices_.contains(device.table.id);
+    });
     if (slot->state() == Slot::State::kQuarantined) {
       capacity.quarantined.push_back({slot->name(), slot->quarantine()});
+    } else if (quarantined != devices.end()) {
+      const std::string reason = fmt::format("GPU {} is quarantined: {}", quarantined->table.id, quarantined->trouble);
+      capacity.quarantined.push_back({slot->name(), {quarantined->since, reason}});
     } else if (slot->state() != Slot::State::kBroken) {
       ++capacity.slots;
     }
@@ -136,6 +145,8 @@ void Scheduler::on_claim(const std::string& name, Result<std::optional<store::Cl
     loop_.run_after(kClaimRetry, [this, name] {
       pausing_.erase(name);
       offer_idle_slots();
+      // Also if this slot is lost by now: the store waits for somebody to say so before it tries again.
+      store_.executor_became_idle();
     });
   }
   slot.end_claim(claim ? std::move(*claim) : std::nullopt);

@@ -52,7 +52,7 @@ class Scheduler final : public SlotOwner {
     Slot::Quarantine quarantine;
   };
   struct Capacity {
-    size_t slots = 0;  // how many programs can run at once: neither given up nor quarantined
+    size_t slots = 0;  // how many programs can run at once: neither given up nor quarantined, nor is their only GPU
     std::vector<Quarantined> quarantined;
   };
   /// Thread-safe.
@@ -87,6 +87,7 @@ class Scheduler final : public SlotOwner {
   bool started_ = false;  // every slot was ready once
   bool draining_ = false;
   std::set<std::string> pausing_;  // slots that could be given nothing and are not offered for a while
+  std::set<int> unusable_devices_;
   Roster roster_;
   mutable Mutex capacity_mutex_;
   Capacity capacity_ KCORAL_GUARDED_BY(capacity_mutex_);

@@ -31,7 +31,7 @@ void Slot::end_claim(std::optional<store::Claim> claim) {
   is_claiming_ = false;
   if (!claim) return;
   if (state_ == State::kIdle) return run(std::move(*claim));
-  abandon(claim->fence, "its executor was lost before the program started");
+  store_.give_back(claim->fence, "its executor was lost before it was told");
 }
 
 void Slot::run(store::Claim claim) {

@@ -1,8 +1,8 @@
 // One executor and the request that it has: from the claim to the commit of the outcome.
 //
 // A slot promises that every claim given to it ends in the store exactly once: finished with the executor's report, or
-// abandoned when the executor was lost. While the store cannot commit that (a full disk, say), it is tried again. It
-// belongs to the scheduler's loop thread.
+// abandoned when the executor was lost, or given back if that had heard nothing of it. While the store cannot commit
+// that (a full disk, say), it is tried again. It belongs to the scheduler's loop thread.
 #pragma once
 
 #include <map>

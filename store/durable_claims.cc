@@ -97,9 +97,9 @@ void DurableStore::on_assigned() {
 void DurableStore::on_assigning_failed(const Error& error) {
   admitted_.clear();
   ExecutorPool* const pool = pool_;
-  if (pool == nullptr || queued_ == 0) return;
-  std::vector<AssignmentPtr> told = std::exchange(assigned_, {});
+  const std::vector<AssignmentPtr> told = std::exchange(assigned_, {});
   for (const AssignmentPtr& undone : told) pool->assign(undone->executor, fail(error));
+  if (pool == nullptr || queued_ == 0) return;
   for (const bool for_several_gpus : {false, true}) {
     if (!told.empty()) break;
     if (const auto executor = pool->take(for_several_gpus)) pool->assign(*executor, fail(error));
@@ -164,8 +164,18 @@ void DurableStore::put_back(const AssignmentPtr& assignment, const Error& error)
   // In the queue from now on, as everybody else sees it: whoever claims next finds the row saying so, too.
   --in_progress_;
   ++queued_;
-  undo_claim({assignment->claimed.claim.fence, error.message}, assignment->token,
-             [this, assignment, error] { pool_.load()->assign(assignment->executor, fail(error)); });
+  undo_claim({assignment->claimed.claim.fence, error.message}, assignment->token, [this, assignment, error] {
+    ++put_backs_[assignment->claimed.claim.fence.request_id];
+    pool_.load()->assign(assignment->executor, fail(error));
+  });
+}
+
+void DurableStore::give_back(const Fence& fence, std::string reason) {
+  InFlight::Token token = in_flight_.enter();
+  if (!token) return;  // the next start takes it up
+  --in_progress_;
+  ++queued_;
+  undo_claim({fence, std::move(reason)}, std::move(token), [] {});
 }
 
 void DurableStore::undo_claim(PutBack put_back, InFlight::Token token, std::function<void()> done) {
@@ -173,10 +183,7 @@ void DurableStore::undo_claim(PutBack put_back, InFlight::Token token, std::func
   submit_arrival({.apply = [this, shared, done, token]() -> Result<AfterCommit> {
                     auto undone = requests_->unclaim(shared->fence, shared->reason, clock_.wall_now());
                     if (!undone) return fail(undone.error());
-                    return AfterCommit([this, shared, done, token] {
-                      ++put_backs_[shared->fence.request_id];
-                      done();
-                    });
+                    return AfterCommit([done, token] { done(); });
                   },
                   .failed =
                       [this, shared, done, token](const Error& why) {

@@ -45,6 +45,7 @@ class DurableStore final : public Store {
 
   void serve(ExecutorPool& pool) override;
   void executor_became_idle() override;
+  void give_back(const Fence& fence, std::string reason) override;
   void mark_running(const Fence& fence, int pid) override;
   void append_audit(const Fence& fence, std::vector<AuditRecord> records) override;
   void finish(const Fence& fence, Completion completion, std::function<void(Status)> done) override;

@@ -185,6 +185,9 @@ class Store {
   /// An executor of the pool has become idle.
   virtual void executor_became_idle() = 0;
 
+  /// The executor was lost before it was told of the claim: queued again at its old place, with no attempt used up.
+  virtual void give_back(const Fence& fence, std::string reason) = 0;
+
   /// assigned → running. Not waited for: it shares the next commit. `pid` is the runtime's, as the host sees it.
   virtual void mark_running(const Fence& fence, int pid) = 0;
 

@@ -21,11 +21,19 @@ STUCK, LEAKING, GOOD = range(3)
 
 @contextlib.contextmanager
 def left_behind() -> Iterator[int]:
-    """A process where programs live, in a pid namespace below the server's, without an executor above it."""
-    family = subprocess.Popen(["unshare", "--pid", "--fork", "--kill-child", "sleep", "infinity"])
-    children = pathlib.Path(f"/proc/{family.pid}/task/{family.pid}/children")
+    """A process where programs live, three pid namespaces below the server's, without an executor above it."""
+    family = subprocess.Popen([*["unshare", "--pid", "--fork", "--kill-child"] * 3, "sleep", "infinity"])
+
+    def innermost() -> str:
+        pid = str(family.pid)
+        for _ in range(3):
+            pid = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().strip()
+            if not pid:
+                return ""
+        return pid
+
     try:
-        yield int(wait_until(children.read_text, "the process is there"))
+        yield int(wait_until(innermost, "the process is there"))
     finally:
         family.kill()
         family.wait()

@@ -28,7 +28,7 @@ class ClearingsTest : public testing::Test {
                         {kExecutor, {kServer, 1, "kcoral-executor"}},
                         {kOtherExecutor, {kServer, 1, "kcoral-executor"}},
                         {kBubblewrap, {kExecutor, 1, "bwrap"}},
-                        {kProgram, {kBubblewrap, 3, "python3"}},
+                        {kProgram, {kBubblewrap, 4, "python3"}},
                         {kSomebody, {1, 1, "python3"}}};
   }
   void clear(int device = 0) {
@@ -173,7 +173,7 @@ TEST_F(ClearingsTest, InSuchAContainerAnExecutorThatWasStartedAgainIsNotInTheWay
 TEST_F(ClearingsTest, InSuchAContainerAProgramIsNoExecutorWhateverItCallsItself) {
   table_.whole_machine = false;
   abandon_program();
-  table_.processes[22] = {kProgram, 3, "python3"};
+  table_.processes[22] = {kProgram, 5, "python3"};
   table_.processes[kProgram].name = "kcoral-executor";
   in_use({{40022, 600 * kMiB}});
   clear();

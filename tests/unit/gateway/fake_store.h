@@ -129,6 +129,7 @@ class FakeStore final : public store::Store {
 
   void serve(store::ExecutorPool&) override {}
   void executor_became_idle() override {}
+  void give_back(const store::Fence&, std::string) override {}
   void mark_running(const store::Fence&, int) override {}
   void append_audit(const store::Fence&, std::vector<store::AuditRecord>) override {}
   void finish(const store::Fence&, store::Completion, std::function<void(Status)>) override {}

@@ -1,6 +1,8 @@
 """When a process that serves several programs gives the GPU back: at once after its answer, and not before its work is
 done."""
 
+import signal
+
 import pytest
 from driver import Outcome, module, program, receive_frame, send_frame
 from fake_gpu import FakeGpu
@@ -15,7 +17,14 @@ def gpu(tmp_path_factory):
 def slot(gpu, tmp_path):
     gpu.forget()
     slot = gpu.slot(tmp_path, preload=(), reuse=True)
+    slot.runtimes = []
     yield slot
+    end(slot)
+
+
+def end(slot):
+    for pidfd in [fd for runtime in slot.runtimes for fd in runtime.pidfds]:
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
     slot.close()
 
 
@@ -24,7 +33,8 @@ class Runtime:
 
     def __init__(self, slot):
         self._slot = slot
-        self.socket, self._out, self._err, self._pidfds, _ = slot.prepare()
+        self.socket, self._out, self._err, self.pidfds, _ = slot.prepare()
+        slot.runtimes.append(self)
         slot._devices = [0]
         self.expect("ready")
         for step, answer in (("initialise", "initialised"), ("make_context", "context_made")):
@@ -105,11 +115,12 @@ def test_a_process_that_is_not_used_again_keeps_it(slot, source):
 
 def test_a_process_whose_program_started_another_keeps_it_until_none_is_left(gpu, tmp_path):
     slot = gpu.slot(tmp_path, preload=(), reuse=True, last_pid="changes")
+    slot.runtimes = []
     runtime = Runtime(slot)
     assert runtime.answer(program("def f(): return 1")).completed
     runtime.recycle()
     runtime.expect("unfit")  # whoever looks for other processes finds those of this machine
-    slot.close()
+    end(slot)
 
 
 def test_a_program_without_the_device_has_nothing_to_give_back(slot):

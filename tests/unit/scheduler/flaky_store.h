@@ -36,6 +36,7 @@ class FlakyStore : public store::Store {
   }
   void serve(store::ExecutorPool& pool) override { real_.serve(pool); }
   void executor_became_idle() override { real_.executor_became_idle(); }
+  void give_back(const store::Fence& fence, std::string reason) override { real_.give_back(fence, std::move(reason)); }
   void mark_running(const store::Fence& fence, int pid) override { real_.mark_running(fence, pid); }
   void append_audit(const store::Fence& fence, std::vector<store::AuditRecord> records) override {
     real_.append_audit(fence, std::move(records));

@@ -297,6 +297,23 @@ TEST_F(SchedulerTest, AnExecutorLostDuringAClaimHarmsNeitherThatRequestNorTheNex
   }
 }
 
+TEST_F(SchedulerTest, ARequestThatALostExecutorNeverHeardOfKeepsItsAttempt) {
+  make(1);
+  ASSERT_TRUE(start());
+  on_loop([&] { fakes_[0]->recovers = false; });
+  std::promise<void> release;
+  loop_->post([&] { release.get_future().wait(); });  // what the store says waits behind the loss
+  loop_->post([&] { fakes_[0]->die("lost"); });
+  std::promise<Uuid> submitted;
+  std::thread submitting([&] { submitted.set_value(submit()); });
+  const Uuid id = submitted.get_future().get();
+  submitting.join();
+  release.set_value();
+  on_loop([&] { fakes_[0]->become_idle(); });
+  EXPECT_EQ(answer_of(id)->http_status, 200);
+  EXPECT_EQ((**store_->find(id)).attempt, 1);
+}
+
 TEST_F(SchedulerTest, DrainingFinishesWhatRunsAndKeepsWhatIsQueued) {
   make(1);
   fakes_[0]->play(Fault::kHang);
