@@ -19,7 +19,8 @@ TEST_F(ScriptedLease, LeaseIsGranted) {
                                       "frame, fds = receive()\n"
                                       "assert frame == {'type': 'lease_granted', 'devices': [0]}, frame\n"
                                       "send('lease_release', index=0)\n"
-                                      "started(1); failed(1, 'runtime', 'enough')\n"));
+                                      "started(1); failed(1, 'runtime', 'enough')\n"
+                                      "import time; time.sleep(60)\n"));  // one that has ended is not waited for
   assignment.gpu_count = 1;
   EXPECT_EQ(slot_->run(assignment).error_message, "enough");
   const auto asks = slot_->log().asks();

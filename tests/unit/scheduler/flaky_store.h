@@ -16,6 +16,10 @@ class FlakyStore : public store::Store {
   /// How many of the next `finish` fail.
   std::atomic<int> failures{0};
 
+  /// Whom it serves, and how often it was told that somebody is idle.
+  std::atomic<store::ExecutorPool*> pool{nullptr};
+  std::atomic<int> idle_words{0};
+
   void finish(const store::Fence& fence, store::Completion completion, std::function<void(Status)> done) override {
     if (failures > 0) {
       --failures;
@@ -34,8 +38,14 @@ class FlakyStore : public store::Store {
   void reject_if_queued(const Uuid& request_id, AnswerPtr answer, std::string reason) override {
     real_.reject_if_queued(request_id, std::move(answer), std::move(reason));
   }
-  void serve(store::ExecutorPool& pool) override { real_.serve(pool); }
-  void executor_became_idle() override { real_.executor_became_idle(); }
+  void serve(store::ExecutorPool& pool) override {
+    this->pool = &pool;
+    real_.serve(pool);
+  }
+  void executor_became_idle() override {
+    ++idle_words;
+    real_.executor_became_idle();
+  }
   void give_back(const store::Fence& fence, std::string reason) override { real_.give_back(fence, std::move(reason)); }
   void mark_running(const store::Fence& fence, int pid) override { real_.mark_running(fence, pid); }
   void append_audit(const store::Fence& fence, std::vector<store::AuditRecord> records) override {

@@ -314,6 +314,22 @@ TEST_F(SchedulerTest, ARequestThatALostExecutorNeverHeardOfKeepsItsAttempt) {
   EXPECT_EQ((**store_->find(id)).attempt, 1);
 }
 
+TEST_F(SchedulerTest, AShortageDoesNotOutliveTheSlotThatMetIt) {
+  make(1);
+  ASSERT_TRUE(start());
+  on_loop([&] { fakes_[0]->recovers = false; });
+  std::optional<store::ExecutorRef> taken;
+  while (!taken) taken = flaky_->pool.load()->take(false);
+  flaky_->pool.load()->assign(*taken, fail(ErrorKind::kBusy, "no descriptors are left"));
+  on_loop([&] { fakes_[0]->die("lost"); });
+  const int before = flaky_->idle_words;
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  while (flaky_->idle_words == before) {
+    ASSERT_LT(std::chrono::steady_clock::now(), deadline) << "the store was not told to try again";
+    std::this_thread::sleep_for(1ms);
+  }
+}
+
 TEST_F(SchedulerTest, DrainingFinishesWhatRunsAndKeepsWhatIsQueued) {
   make(1);
   fakes_[0]->play(Fault::kHang);
