@@ -301,13 +301,14 @@ TEST_F(SchedulerTest, ARequestThatALostExecutorNeverHeardOfKeepsItsAttempt) {
   make(1);
   ASSERT_TRUE(start());
   on_loop([&] { fakes_[0]->recovers = false; });
-  std::promise<void> release;
-  loop_->post([&] { release.get_future().wait(); });  // what the store says waits behind the loss
-  loop_->post([&] { fakes_[0]->die("lost"); });
-  std::promise<Uuid> submitted;
-  std::thread submitting([&] { submitted.set_value(submit()); });
-  const Uuid id = submitted.get_future().get();
-  submitting.join();
+  std::promise<void> begun, release;
+  loop_->post([&] {
+    fakes_[0]->die("lost");
+    begun.set_value();
+    release.get_future().wait();  // what the store says comes behind the loss
+  });
+  begun.get_future().wait();
+  const Uuid id = submit();
   release.set_value();
   on_loop([&] { fakes_[0]->become_idle(); });
   EXPECT_EQ(answer_of(id)->http_status, 200);
