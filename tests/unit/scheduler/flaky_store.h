@@ -38,9 +38,9 @@ class FlakyStore : public store::Store {
   void reject_if_queued(const Uuid& request_id, AnswerPtr answer, std::string reason) override {
     real_.reject_if_queued(request_id, std::move(answer), std::move(reason));
   }
-  void serve(store::ExecutorPool& pool) override {
-    this->pool = &pool;
-    real_.serve(pool);
+  void serve(store::ExecutorPool& executors) override {
+    pool = &executors;
+    real_.serve(executors);
   }
   void executor_became_idle() override {
     ++idle_words;
