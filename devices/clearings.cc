@@ -15,9 +15,9 @@ namespace {
 constexpr std::chrono::milliseconds kPauseMin{1}, kPauseMax{50}, kPauseStuck{1000};
 // Fragments and the driver's own book-keeping come and go; a program's leak that hurts the next one is larger.
 constexpr uint64_t kMissingBytesMax = 512 * limits::kMiB;
-// What the kernel calls an executor: the name of its file.
 // The pid namespaces between the server and a program: bubblewrap's, the zygote's and its own.
 constexpr size_t kProgramDepth = 3;
+// What the kernel calls an executor: the name of its file.
 constexpr std::string_view kExecutorName = "kcoral-executor";
 
 }  // namespace

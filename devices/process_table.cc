@@ -33,18 +33,21 @@ class SystemTable final : public ProcessTable {
     return pids;
   }
 
-  size_t own_depth() const override {
+  size_t own_depth() const override { return own_depth_; }
+  bool is_whole_machine() const override { return is_whole_machine_; }
+
+ private:
+  static size_t read_own_depth() {
     const auto self = read("self");
     return self ? self->depth : 1;
   }
 
-  bool is_whole_machine() const override {
+  static bool look_for_whole_machine() {
     std::array<char, 64> text{};
     const ssize_t size = ::readlink("/proc/self/ns/pid", text.data(), text.size());
     return size > 0 && std::string_view(text.data(), static_cast<size_t>(size)) == kFirstPidNamespace;
   }
 
- private:
   static std::optional<Process> read(const std::string& entry) {
     std::ifstream status("/proc/" + entry + "/status");
     Process process;
@@ -68,6 +71,10 @@ class SystemTable final : public ProcessTable {
     }
     return std::nullopt;
   }
+
+  // A process stays in the pid namespace in which it began.
+  const size_t own_depth_ = read_own_depth();
+  const bool is_whole_machine_ = look_for_whole_machine();
 };
 
 }  // namespace

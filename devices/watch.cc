@@ -62,7 +62,7 @@ void Watch::stop() {
     const MutexLock lock(mutex_);
     stopping_ = true;
     changed_.notify_all();
-    const SteadyTime end = Clock::system().now() + kStopWait;
+    const SteadyTime end = clock_.now() + kStopWait;
     while (!has_ended_ && changed_.wait_until(mutex_, end)) {
     }
     if (!has_ended_) {

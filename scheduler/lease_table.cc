@@ -52,12 +52,12 @@ bool LeaseTable::is_satisfiable(const Wanted& wanted) const {
   const auto usable = std::count_if(devices_.begin(), devices_.end(), [&wanted](const auto& device) {
     return !device.second.is_quarantined && could_have(wanted, device.first);
   });
-  return static_cast<size_t>(usable) >= (wanted.devices.empty() ? wanted.count : wanted.devices.size());
+  return static_cast<size_t>(usable) >= wanted.needed();
 }
 
 std::vector<int> LeaseTable::choose(const Wanted& wanted, std::vector<int>& available) const {
   std::vector<int> taken;
-  const size_t needed = wanted.devices.empty() ? wanted.count : wanted.devices.size();
+  const size_t needed = wanted.needed();
   for (const int device : available) {
     if (taken.size() < needed && could_have(wanted, device)) taken.push_back(device);
   }

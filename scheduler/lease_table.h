@@ -29,6 +29,7 @@ class LeaseTable {
     int priority = 0;          // higher first
     std::vector<int> devices;  // exactly these; empty: any
     size_t count = 1;          // how many, where any will do
+    size_t needed() const { return devices.empty() ? count : devices.size(); }
   };
   struct Grant {
     LeaseId lease = 0;

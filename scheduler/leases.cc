@@ -103,7 +103,6 @@ void Leases::on_usable_again(int device) {
   if (trouble_.erase(device) == 0) return;
   spdlog::warn("GPU {} is back", device);
   since_[device] = loop_.clock().wall_now();
-  update_view();
   tell_quarantined();
 }
 
@@ -112,7 +111,6 @@ void Leases::quarantine(int device, const std::string& reason) {
   trouble_[device] = reason;
   since_[device] = loop_.clock().wall_now();
   table_.quarantine(device);
-  update_view();
   tell_quarantined();
   settle();
 }
@@ -121,6 +119,12 @@ void Leases::tell_quarantined() {
   std::set<int> quarantined;
   for (const auto& [device, reason] : trouble_) quarantined.insert(device);
   owner_.on_quarantined(std::move(quarantined));
+}
+
+std::optional<Quarantine> Leases::quarantine_of(int device) const {
+  const auto trouble = trouble_.find(device);
+  if (trouble == trouble_.end()) return std::nullopt;
+  return Quarantine{since_.at(device), trouble->second};
 }
 
 void Leases::update_view() {

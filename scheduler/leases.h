@@ -28,6 +28,12 @@ struct LeaseHolder {
   std::optional<Uuid> request_id;  // none: it makes or ends a context while nobody needs the device
 };
 
+/// Why a device or a slot is out of use.
+struct Quarantine {
+  WallTime since{};
+  std::string reason;
+};
+
 class Leases {
  public:
   struct Owner {
@@ -49,6 +55,9 @@ class Leases {
   /// Withdraws it, or gives it back. `processes_ended`: those of its holder have, so that its devices are looked at
   /// before they pass on.
   void end(LeaseId lease, bool processes_ended);
+
+  /// None if it is not quarantined.
+  std::optional<Quarantine> quarantine_of(int device) const;
 
   struct DeviceView {
     LeaseTable::DeviceView table;

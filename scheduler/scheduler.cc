@@ -21,7 +21,6 @@ Scheduler::Scheduler(std::vector<std::unique_ptr<executor::Executor>> executors,
     leases_ = std::make_unique<Leases>(std::move(config.devices), *config.clearance, loop,
                                        Leases::Owner{[this] { return executor_pids(); },
                                                      [this](std::set<int> devices) {
-                                                       unusable_devices_ = devices;
                                                        update_capacity();
                                                        roster_.set_unusable_devices(std::move(devices));
                                                        store_.executor_became_idle();
@@ -62,18 +61,21 @@ Scheduler::Capacity Scheduler::capacity() const {
   return capacity_;
 }
 
+std::optional<Quarantine> Scheduler::gpu_quarantine(const Slot& slot) const {
+  if (!leases_ || slot.devices().size() != 1) return std::nullopt;
+  const int device = slot.devices().front();
+  auto quarantine = leases_->quarantine_of(device);
+  if (quarantine) quarantine->reason = fmt::format("GPU {} is quarantined: {}", device, quarantine->reason);
+  return quarantine;
+}
+
 void Scheduler::update_capacity() {
   Capacity capacity;
-  const auto devices = this->devices();
   for (const auto& slot : slots_) {
-    const auto quarantined = std::find_if(devices.begin(), devices.end(), [&slot, this](const auto& device) {
-      return slot->devices() == std::vector<int>{device.table.id} && unusable_devices_.contains(device.table.id);
-    });
     if (slot->state() == Slot::State::kQuarantined) {
       capacity.quarantined.push_back({slot->name(), slot->quarantine()});
-    } else if (quarantined != devices.end()) {
-      const std::string reason = fmt::format("GPU {} is quarantined: {}", quarantined->table.id, quarantined->trouble);
-      capacity.quarantined.push_back({slot->name(), {quarantined->since, reason}});
+    } else if (auto quarantine = gpu_quarantine(*slot)) {
+      capacity.quarantined.push_back({slot->name(), std::move(*quarantine)});
     } else if (slot->state() != Slot::State::kBroken) {
       ++capacity.slots;
     }

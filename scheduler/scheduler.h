@@ -49,7 +49,7 @@ class Scheduler final : public SlotOwner {
 
   struct Quarantined {
     std::string executor;
-    Slot::Quarantine quarantine;
+    Quarantine quarantine;
   };
   struct Capacity {
     size_t slots = 0;  // how many programs can run at once: neither given up nor quarantined, nor is their only GPU
@@ -70,6 +70,8 @@ class Scheduler final : public SlotOwner {
   void on_devices_taken(const Slot& by, const std::vector<int>& devices, const Uuid& request_id) override;
   void on_slot_broken(const std::string& slot, const std::string& reason) override;
   std::vector<pid_t> executor_pids() const;
+  /// Of the only GPU that the slot's programs see.
+  std::optional<Quarantine> gpu_quarantine(const Slot& slot) const;
   void update_capacity();
   void report_ready_once();
   void report_unable_once(Error error);
@@ -87,7 +89,6 @@ class Scheduler final : public SlotOwner {
   bool started_ = false;  // every slot was ready once
   bool draining_ = false;
   std::set<std::string> pausing_;  // slots that could be given nothing and are not offered for a while
-  std::set<int> unusable_devices_;
   Roster roster_;
   mutable Mutex capacity_mutex_;
   Capacity capacity_ KCORAL_GUARDED_BY(capacity_mutex_);

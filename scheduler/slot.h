@@ -41,11 +41,6 @@ class Slot final : public executor::ExecutorEvents {
     kBroken,       // the environment is at fault; it will not come back
   };
 
-  struct Quarantine {
-    WallTime since{};
-    std::string reason;
-  };
-
   /// `leases`: null on a CPU server.
   Slot(std::unique_ptr<executor::Executor> executor, store::Store& store, EventLoop& loop, SlotOwner& owner,
        Leases* leases, uint64_t response_bytes_max);

@@ -63,13 +63,20 @@ void grant_programs_only(SlotHarness& slot) {
   };
 }
 
+const std::string kGoesOnAfterItsAnswer = kLeavesAContext + "completed(); signal.pause()";
+
+/// Until an answered program, which goes on, waits for the device under which its context is to end.
+void wait_after_answer(SlotHarness& slot, const Assignment& goes_on) {
+  ASSERT_TRUE(slot.start_and_wait());
+  grant_programs_only(slot);
+  slot.begin(goes_on);
+  ASSERT_TRUE(slot.log().wait_for_outcome(1));
+  ASSERT_TRUE(slot.log().wait_for_context_ask());
+}
+
 TEST_F(DeviceTest, AnAnsweredProgramWaitsForTheDeviceToEndItsContext) {
   const auto slot = make_slot();
-  ASSERT_TRUE(slot->start_and_wait());
-  grant_programs_only(*slot);
-  slot->begin(with_gpu(*slot, kLeavesAContext + "completed(); signal.pause()"));
-  ASSERT_TRUE(slot->log().wait_for_outcome(1));
-  ASSERT_TRUE(slot->log().wait_for_context_ask());
+  ASSERT_NO_FATAL_FAILURE(wait_after_answer(*slot, with_gpu(*slot, kGoesOnAfterItsAnswer)));
   const pid_t runtime = slot->log().last_pid();
   EXPECT_TRUE(is_alive(runtime));
   slot->grant_lease(slot->log().asks().back().id, {3});
@@ -81,11 +88,7 @@ TEST_F(DeviceTest, AnAnsweredProgramWaitsForTheDeviceToEndItsContext) {
 
 TEST_F(DeviceTest, AnAnsweredProgramDoesNotWaitForTheDeviceForEver) {
   const auto slot = make_slot();
-  ASSERT_TRUE(slot->start_and_wait());
-  grant_programs_only(*slot);
-  slot->begin(with_gpu(*slot, kLeavesAContext + "completed(); signal.pause()"));
-  ASSERT_TRUE(slot->log().wait_for_outcome(1));
-  ASSERT_TRUE(slot->log().wait_for_context_ask());
+  ASSERT_NO_FATAL_FAILURE(wait_after_answer(*slot, with_gpu(*slot, kGoesOnAfterItsAnswer)));
   advance(limits::kContextEndWait);
   ASSERT_TRUE(slot->log().wait_for_idle(2));
   EXPECT_FALSE(is_alive(slot->log().last_pid()));

@@ -51,21 +51,27 @@ static_assert(same_kernel<CUpti_ActivityKernel9>());
 static_assert(same_kernel<CUpti_ActivityKernel10>());
 #endif
 
+/// What both kinds of copies have.
+template <typename Ours, typename Theirs>
+constexpr bool same_copy() {
+  SAME_MEMBER(Ours, kind, Theirs, kind);
+  SAME_MEMBER(Ours, copy_kind, Theirs, copyKind);
+  SAME_MEMBER(Ours, source_kind, Theirs, srcKind);
+  SAME_MEMBER(Ours, destination_kind, Theirs, dstKind);
+  SAME_MEMBER(Ours, flags, Theirs, flags);
+  SAME_MEMBER(Ours, bytes, Theirs, bytes);
+  SAME_MEMBER(Ours, start, Theirs, start);
+  SAME_MEMBER(Ours, end, Theirs, end);
+  SAME_MEMBER(Ours, device_id, Theirs, deviceId);
+  SAME_MEMBER(Ours, context_id, Theirs, contextId);
+  SAME_MEMBER(Ours, stream_id, Theirs, streamId);
+  SAME_MEMBER(Ours, correlation_id, Theirs, correlationId);
+  return true;
+}
+
 template <typename Theirs>
 constexpr bool same_memcpy() {
-  SAME_MEMBER(MemcpyActivity, kind, Theirs, kind);
-  SAME_MEMBER(MemcpyActivity, copy_kind, Theirs, copyKind);
-  SAME_MEMBER(MemcpyActivity, source_kind, Theirs, srcKind);
-  SAME_MEMBER(MemcpyActivity, destination_kind, Theirs, dstKind);
-  SAME_MEMBER(MemcpyActivity, flags, Theirs, flags);
-  SAME_MEMBER(MemcpyActivity, bytes, Theirs, bytes);
-  SAME_MEMBER(MemcpyActivity, start, Theirs, start);
-  SAME_MEMBER(MemcpyActivity, end, Theirs, end);
-  SAME_MEMBER(MemcpyActivity, device_id, Theirs, deviceId);
-  SAME_MEMBER(MemcpyActivity, context_id, Theirs, contextId);
-  SAME_MEMBER(MemcpyActivity, stream_id, Theirs, streamId);
-  SAME_MEMBER(MemcpyActivity, correlation_id, Theirs, correlationId);
-  return sizeof(MemcpyActivity) <= sizeof(Theirs);
+  return same_copy<MemcpyActivity, Theirs>() && sizeof(MemcpyActivity) <= sizeof(Theirs);
 }
 static_assert(same_memcpy<CUpti_ActivityMemcpy5>());
 #if CUPTI_API_VERSION >= 130000
@@ -74,23 +80,11 @@ static_assert(same_memcpy<CUpti_ActivityMemcpy6>());
 
 template <typename Theirs>
 constexpr bool same_peer_memcpy() {
-  SAME_MEMBER(PeerMemcpyActivity, kind, Theirs, kind);
-  SAME_MEMBER(PeerMemcpyActivity, copy_kind, Theirs, copyKind);
-  SAME_MEMBER(PeerMemcpyActivity, source_kind, Theirs, srcKind);
-  SAME_MEMBER(PeerMemcpyActivity, destination_kind, Theirs, dstKind);
-  SAME_MEMBER(PeerMemcpyActivity, flags, Theirs, flags);
-  SAME_MEMBER(PeerMemcpyActivity, bytes, Theirs, bytes);
-  SAME_MEMBER(PeerMemcpyActivity, start, Theirs, start);
-  SAME_MEMBER(PeerMemcpyActivity, end, Theirs, end);
-  SAME_MEMBER(PeerMemcpyActivity, device_id, Theirs, deviceId);
-  SAME_MEMBER(PeerMemcpyActivity, context_id, Theirs, contextId);
-  SAME_MEMBER(PeerMemcpyActivity, stream_id, Theirs, streamId);
   SAME_MEMBER(PeerMemcpyActivity, source_device_id, Theirs, srcDeviceId);
   SAME_MEMBER(PeerMemcpyActivity, source_context_id, Theirs, srcContextId);
   SAME_MEMBER(PeerMemcpyActivity, destination_device_id, Theirs, dstDeviceId);
   SAME_MEMBER(PeerMemcpyActivity, destination_context_id, Theirs, dstContextId);
-  SAME_MEMBER(PeerMemcpyActivity, correlation_id, Theirs, correlationId);
-  return sizeof(PeerMemcpyActivity) <= sizeof(Theirs);
+  return same_copy<PeerMemcpyActivity, Theirs>() && sizeof(PeerMemcpyActivity) <= sizeof(Theirs);
 }
 static_assert(same_peer_memcpy<CUpti_ActivityMemcpyPtoP4>());
 
