@@ -6,6 +6,7 @@ What a device must be clear of is known within 10 s (schema/limits.h); the tests
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pathlib
 import subprocess
@@ -77,6 +78,13 @@ def test_they_are_shown_with_the_reason(served: GpuServer, stays: int):
     assert set(gpus[STUCK]["quarantined"]) == {"since", "reason"} and "quarantined" not in gpus[GOOD]
     assert f"process {stays} still uses it" in gpus[STUCK]["quarantined"]["reason"]
     assert "2000 MiB of its memory are in use" in gpus[LEAKING]["quarantined"]["reason"]
+
+
+def test_health_counts_no_worker_of_theirs(served: GpuServer):
+    health = json.loads(served.server.request("GET", "/health").body)
+    reasons = [each["reason"] for each in health["quarantined"]]
+    assert sorted(reason.split(":")[0] for reason in reasons) == ["GPU 0 is quarantined", "GPU 1 is quarantined"]
+    assert health["load"]["request_capacity"] == 2, "the good one's, and that for several"
 
 
 def test_programs_run_on_the_others(served: GpuServer):
