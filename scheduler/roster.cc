@@ -41,10 +41,10 @@ size_t Roster::load(const Entry& entry) const {
 std::optional<store::ExecutorRef> Roster::take(bool for_several_gpus) {
   const MutexLock lock(mutex_);
   Entry* best = nullptr;
-  std::pair<size_t, uint64_t> best_rank;
+  std::pair<size_t, int64_t> best_rank;
   for (auto& [name, entry] : entries_) {
     if (entry.use != Entry::Use::kIdle || (entry.devices.size() > 1) != for_several_gpus || !is_usable(entry)) continue;
-    const std::pair rank(load(entry), entry.offered);
+    const std::pair rank(load(entry), order_ == Order::kLongestIdle ? entry.offered : -entry.offered);
     if (best == nullptr || rank < best_rank) std::tie(best, best_rank) = std::pair(&entry, rank);
   }
   if (best == nullptr) return std::nullopt;

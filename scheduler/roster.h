@@ -1,8 +1,8 @@
 // Which slots are idle, and which of them gets the next request.
 //
 // It promises: the request goes to the idle slot whose devices have the fewest busy slots, and of equal ones to the one
-// that has been idle the longest, whose next runtime is the most likely to be ready; a slot gets nothing while all its
-// devices are out of use. A slot that was offered gets exactly one claim, or is withdrawn.
+// that has been idle the longest or the shortest; a slot gets nothing while all its devices are out of use. A slot that
+// was offered gets exactly one claim, or is withdrawn.
 //
 // Thread-safe. Claims are handed on by whichever thread of the store brings them.
 #pragma once
@@ -24,7 +24,11 @@ class Roster final : public store::ExecutorPool {
  public:
   /// `on_claim`: what the slot of that name gets; nullopt if it was withdrawn before there was anything.
   using OnClaim = std::function<void(const std::string& slot, Result<std::optional<store::Claim>> claim)>;
-  explicit Roster(OnClaim on_claim) : on_claim_(std::move(on_claim)) {}
+  enum class Order {
+    kLongestIdle,   // its next runtime is the most likely to be ready, where each program has one of its own
+    kShortestIdle,  // where programs share one: the processor and the GPU still know that one
+  };
+  Roster(Order order, OnClaim on_claim) : order_(order), on_claim_(std::move(on_claim)) {}
 
   /// It can take a request from now on. `devices`: what its programs can see, in order; none on a CPU server.
   void offer(const store::ExecutorRef& executor, const std::vector<int>& devices);
@@ -43,16 +47,17 @@ class Roster final : public store::ExecutorPool {
     store::ExecutorRef executor;
     std::vector<int> devices;
     enum class Use { kNone, kIdle, kTaken, kBusy } use = Use::kNone;
-    uint64_t offered = 0;  // the number of its offer: lower is older
+    int64_t offered = 0;  // the number of its offer: lower is older
   };
   bool is_usable(const Entry& entry) const KCORAL_REQUIRES(mutex_);
   size_t load(const Entry& entry) const KCORAL_REQUIRES(mutex_);
 
+  const Order order_;
   const OnClaim on_claim_;
   mutable Mutex mutex_;
   std::map<std::string, Entry> entries_ KCORAL_GUARDED_BY(mutex_);
   std::set<int> unusable_devices_ KCORAL_GUARDED_BY(mutex_);
-  uint64_t offers_ KCORAL_GUARDED_BY(mutex_) = 0;
+  int64_t offers_ KCORAL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace kcoral::scheduler

@@ -12,7 +12,9 @@ constexpr auto kClaimRetry = std::chrono::seconds(1);
 
 Scheduler::Scheduler(std::vector<std::unique_ptr<executor::Executor>> executors, store::Store& store, EventLoop& loop,
                      SchedulerConfig config)
-    : store_(store), loop_(loop), roster_([this](const std::string& slot, Result<std::optional<store::Claim>> claim) {
+    : store_(store),
+      loop_(loop),
+      roster_(config.order, [this](const std::string& slot, Result<std::optional<store::Claim>> claim) {
         loop_.post([this, slot, claim = std::move(claim)]() mutable { on_claim(slot, std::move(claim)); });
       }) {
   KCORAL_CHECK(!executors.empty());

@@ -28,6 +28,7 @@ struct SchedulerConfig {
   uint64_t response_bytes_max = limits::kResponseBytesMax;
   std::vector<int> devices;                 // that programs lease; none on a CPU server
   devices::Clearance* clearance = nullptr;  // of the devices; outlives the scheduler
+  Roster::Order order = Roster::Order::kLongestIdle;
 };
 
 class Scheduler final : public SlotOwner {

@@ -187,9 +187,11 @@ Status Server::start_parts(int signals) {
     if (!watch) return fail(watch.error());
     watch_ = std::move(*watch);
   }
+  const auto order =
+      options_.runs_per_runtime == 1 ? scheduler::Roster::Order::kLongestIdle : scheduler::Roster::Order::kShortestIdle;
   scheduler_ = std::make_unique<scheduler::Scheduler>(
       make_executors(), *store_, *loop_,
-      scheduler::SchedulerConfig{options_.response_bytes_max, device_ids(), watch_.get()});
+      scheduler::SchedulerConfig{options_.response_bytes_max, device_ids(), watch_.get(), order});
   if (auto recovered = store_->recover(); !recovered) return recovered;
   if (const uint64_t kept = store_->counts().queued; kept > 0) spdlog::info("{} queued before, taken up now", kept);
   auto gateway = gateway::Gateway::start(gateway_config(), *store_, clock_,

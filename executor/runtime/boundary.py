@@ -19,6 +19,7 @@ from posix import getpid
 from sys import getprofile, getrecursionlimit, gettrace, setprofile, setrecursionlimit, settrace
 from typing import Any, Callable, Optional
 
+from environment import Streams
 from errors import exit_code_of, print_exception
 from frames import end_process
 
@@ -34,17 +35,18 @@ if _monitoring is not None:
 class Boundary:
     """The program's settings while our code runs. Used by the main thread of the runtime."""
 
-    def __init__(self, flush_output: Callable[[], None]) -> None:
+    def __init__(self, streams: Streams) -> None:
+        """`streams`: the program's output."""
         self._owner = getpid()
         self._first = (getrecursionlimit(), pthread_sigmask(SIG_BLOCK, ()))
-        self.start_over(flush_output)
+        self.start_over(streams)
         _gc_disable()
         setrecursionlimit(_OUR_RECURSION_LIMIT)
         pthread_sigmask(SIG_BLOCK, _ALL_SIGNALS)
 
-    def start_over(self, flush_output: Callable[[], None]) -> None:
+    def start_over(self, streams: Streams) -> None:
         """The next program has output of its own, and starts with the settings of a fresh process."""
-        self._flush_output = flush_output
+        self._streams = streams
         self._recursion_limit, self._signals = self._first
         self._trace: Any = None
         self._profile: Any = None
@@ -57,8 +59,10 @@ class Boundary:
 
     def flush(self) -> None:
         """Flushes the program's output, which may be objects of its own. Nothing that a tracer of it should see."""
+        if self._streams.flush_if_unchanged():
+            return
         trace, profile = self._trace, self._profile
-        self._cross(False, self._flush_output)
+        self._cross(False, self._streams.flush)
         if self._trace is None:
             self._trace = trace
         if self._profile is None:
@@ -139,7 +143,7 @@ class Boundary:
         if raised is not None:
             print_exception(raised)
         try:
-            self._flush_output()
+            self._streams.flush()
         except BaseException:
             pass
         end_process(exit_code_of(raised))

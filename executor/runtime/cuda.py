@@ -138,14 +138,19 @@ class Driver:
             finally:
                 self._functions["cuDevicePrimaryCtxRelease_v2"](device)
 
-    def copy_in(self, device_address: int, host_address: int, size_bytes: int, stream: int) -> None:
+    def copy_in(self, device_address: int, host_address: int, size_bytes: int, stream: int) -> bool:
         """Copies to the device, after what was queued on `stream` before. The host memory may be read-only.
 
-        Returns when it is done. Requires: size_bytes > 0; the stream's device is the memory's. Raises CudaError."""
+        Whether it is done; else the host memory must stay as it is until the stream has come so far. That is so for
+        small copies: the first work of a process on a device that others use, too, waits for the device to turn to it,
+        and meanwhile the program can go on. Requires: size_bytes > 0; the stream's device is the memory's. Raises
+        CudaError."""
         with _MemoryContext(self, device_address):
-            with _Registered(self, host_address, size_bytes, _REGISTER_READ_ONLY):
+            with _Registered(self, host_address, size_bytes, _REGISTER_READ_ONLY) as registered:
                 self._call("cuMemcpyHtoDAsync_v2", device_address, host_address, size_bytes, stream)
-                self._call("cuStreamSynchronize", stream)
+                if registered.was_wanted:
+                    self._call("cuStreamSynchronize", stream)
+                return registered.was_wanted
 
     def copy_out(self, host_address: int, device_address: int, size_bytes: int) -> None:
         """Copies from the device, after all that was started in the memory's context, whatever the stream.
@@ -269,13 +274,14 @@ class _Registered:
         end = address + size_bytes
         self._size_bytes = end + -end % PAGE_BYTES - self._start
         self._flags = _REGISTER_PORTABLE | flags
-        self._wanted = size_bytes >= REGISTERED_BYTES_MIN
+        self.was_wanted = size_bytes >= REGISTERED_BYTES_MIN
         self._done = False
 
-    def __enter__(self) -> None:
-        if self._wanted:
+    def __enter__(self) -> _Registered:
+        if self.was_wanted:
             register = self._driver._functions["cuMemHostRegister_v2"]
             self._done = register(self._start, self._size_bytes, self._flags) == _SUCCESS
+        return self
 
     def __exit__(self, *raised: Any) -> None:
         if self._done:

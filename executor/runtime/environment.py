@@ -48,6 +48,8 @@ _SIGNAL_MAX = 64
 _AHEAD_NICENESS = 10
 # Python itself starts with these.
 _environment = os.environ
+_sys_members = vars(sys)
+_members_of = vars
 _START_HANDLERS = {SIGINT: default_int_handler, SIGPIPE: SIG_IGN, SIGXFSZ: SIG_IGN}
 
 
@@ -108,6 +110,20 @@ class Streams:
         sys.stdin = sys.__stdin__ = TextIOWrapper(FileIO(0, "r", closefd=False), encoding="utf-8")
         sys.stdout = sys.__stdout__ = self._stdout
         sys.stderr = sys.__stderr__ = self._stderr
+
+    def flush_if_unchanged(self) -> bool:
+        """Flushes, where the program prints to what it printed to at first: that keeps nothing back, and runs none of
+        the program's code. False where it is something else, and `flush` has to be called."""
+        for name, stream in (("stdout", self._stdout), ("stderr", self._stderr)):
+            # An object of the interpreter's own type answers these itself; it is not whole once it was detached.
+            try:
+                is_unchanged = _sys_members[name] is stream and not _members_of(stream) and stream.write_through
+            except (KeyError, ValueError):
+                is_unchanged = False
+            if not is_unchanged:
+                return False
+        flush_c_output()
+        return True
 
     def flush(self) -> None:
         """Flushes what the program prints to now, and what it printed to at first. Runs the program's code."""

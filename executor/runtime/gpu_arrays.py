@@ -75,7 +75,8 @@ class GpuArrays:
         if blob.size_bytes > 0:
             # The memory may be what queued work still uses: PyTorch hands it out in the order of this stream.
             stream = torch.cuda.current_stream(tensor.device).cuda_stream
-            self._driver.copy_in(tensor.data_ptr(), blob.address, blob.size_bytes, stream)
+            if not self._driver.copy_in(tensor.data_ptr(), blob.address, blob.size_bytes, stream):
+                return tensor  # its content stays mapped to the end of the program
         blob.note_use()
         return tensor
 

@@ -11,7 +11,7 @@ own failure, or the program's attack on us; either way it becomes an answer.
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 from arrays import ArrayCodec
 from boundary import Boundary
@@ -46,12 +46,22 @@ class Execution:
     """One program on its way."""
 
     def __init__(
-        self, channel: Channel, boundary: Boundary, places: Places, blobs: dict[str, Blob], needs_lease: bool
+        self,
+        channel: Channel,
+        boundary: Boundary,
+        places: Places,
+        instructions: list[dict[str, Any]],
+        blobs: dict[str, Blob],
+        needs_lease: bool,
+        may_pass_lease_on: Callable[[], bool],
     ) -> None:
-        """Requires: `blobs` holds every blob of the program, each knowing its number of uses."""
+        """`may_pass_lease_on`: asked when the program's work on its devices has ended, whether the lease can be given
+        back at once. Requires: `blobs` holds every blob of the program, each knowing its number of uses."""
         self._channel = channel
         self._boundary = boundary
+        self._instructions = instructions
         self._blobs = blobs
+        self._may_pass_lease_on = may_pass_lease_on
         self.lease = Lease(channel, needs_lease)
         # Where there is no GPU there is nothing to guard.
         self._guard = guard if needs_lease else None
@@ -65,11 +75,13 @@ class Execution:
         # Now: loading a library needs an interpreter that no program has damaged.
         self._driver = Driver.load() if needs_lease else None
         gpu = GpuArrays(self._driver) if needs_lease else None
-        self._arrays = ArrayCodec(lambda: self.lease.acquire(self.index), gpu)
+        self._arrays = ArrayCodec(self._acquire_lease, gpu)
 
-    def run_program(self, instructions: list[dict[str, Any]]) -> None:
-        """Reports each instruction as it starts, then `completed` or the failure that ended the program."""
-        for self.index, instruction in enumerate(instructions):
+    def run_program(self) -> None:
+        """Reports each instruction as it starts, then `completed` or the failure that ended the program.
+
+        What the program started on its devices is a part of it: its last instruction ends with that."""
+        for self.index, instruction in enumerate(self._instructions):
             self._channel.send_text(b'{"type":"started","index":%d}' % self.index)
             try:
                 self._perform(instruction)
@@ -79,11 +91,18 @@ class Execution:
                 return
         self._channel.send_text(b'{"type":"completed"}')
 
-    def finish_gpu_work(self) -> None:
-        """Waits for what the program has started on its devices.
+    def give_device_back(self) -> None:
+        """Waits for what the program has started on its devices, and gives the lease back where others may have them
+        from then on.
 
-        Raises InstructionFailed if that failed; after the last instruction the devices cannot be used in this process
-        any more."""
+        Raises InstructionFailed if that work failed: the devices cannot be used in this process any more."""
+        if self._driver is None or not self.lease.held:
+            return
+        self._finish_gpu_work()
+        if self._may_pass_lease_on():
+            self.lease.release(self.index)
+
+    def _finish_gpu_work(self) -> None:
         if self._driver is None:
             return
         try:
@@ -118,6 +137,21 @@ class Execution:
         else:
             handle = self._run(instruction)
         self._handles[instruction["id"]] = handle
+        self._note_gpu_use()
+
+    def _note_gpu_use(self) -> None:
+        """Called when an instruction has done what it does on the devices."""
+        if self.index == len(self._instructions) - 1:
+            self.give_device_back()
+
+    def _acquire_lease(self) -> None:
+        if self.lease.held:
+            return
+        # While others have the devices: what can be done for the modules to come without them.
+        for instruction in self._instructions[self.index :]:
+            if _is_python_module(instruction):
+                self._modules.prepare(instruction["id"], instruction["source"])
+        self.lease.acquire(self.index)
 
     # --- upload ---
 
@@ -134,20 +168,19 @@ class Execution:
             return Handle(content, "value")
         if kind == "file":
             return self._upload_file(instruction, blob)
-        self.lease.acquire(self.index)
+        self._acquire_lease()
         library = self._libraries.load(blob.view())
         blob.note_use()
         return Handle(library, "library")
 
     def _upload_module(self, instruction: dict[str, Any]) -> Handle:
-        source = instruction["source"]
-        if instruction.get("language", "python") == "cuda":
-            return Handle(source, "cuda")
-        self.lease.acquire(self.index)
-        return Handle(self._modules.load(instruction["id"], source), "python")
+        if not _is_python_module(instruction):
+            return Handle(instruction["source"], "cuda")
+        self._acquire_lease()
+        return Handle(self._modules.load(instruction["id"], instruction["source"]), "python")
 
     def _upload_tensor(self, instruction: dict[str, Any], blob: Blob) -> Handle:
-        self.lease.acquire(self.index)
+        self._acquire_lease()
         shape = tuple(instruction["shape"])
         tensor, raised = self._boundary.call(self._arrays.make, blob, instruction["dtype"], shape)
         if raised is not None:
@@ -188,7 +221,7 @@ class Execution:
             self._give_lease_back()
             value, raised, violation = self._call_guarded(function.value, arguments)
         else:
-            self.lease.acquire(self.index)
+            self._acquire_lease()
             value, raised = self._boundary.call(function.value, *arguments)
         if violation is not None:
             raise _gpu_access(violation, raised)
@@ -212,7 +245,7 @@ class Execution:
     def _give_lease_back(self) -> None:
         if not self.lease.held:
             return
-        self.finish_gpu_work()
+        self._finish_gpu_work()
         self.lease.release(self.index)
 
     # --- return ---
@@ -221,7 +254,10 @@ class Execution:
         document = ValueDocument()
         try:
             self._encode(instruction, document)
+            self._note_gpu_use()
             self._channel.send("returned", {"index": self.index}, document.finish())
+        except InstructionFailed:
+            raise
         except Unencodable as fault:
             raise InstructionFailed("serialization", fault.message(), fault.__cause__) from None
         except CudaError as fault:  # GPU work of the program that failed, noticed only now
@@ -256,6 +292,12 @@ class Execution:
 
 
 _type_name = type.__dict__["__name__"].__get__
+
+
+def _is_python_module(instruction: dict[str, Any]) -> bool:
+    if instruction["op"] != "upload" or instruction["kind"] != "module":
+        return False
+    return instruction.get("language", "python") == "python"
 
 
 def _reference(field: Any) -> Optional[str]:

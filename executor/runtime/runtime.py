@@ -52,7 +52,7 @@ def run(
         namespaces.enter_program()
         channel = Channel(become_fresh(fds[0], fds[1], fds[2], places))
         first = look()
-        boundary = Boundary(streams.flush)
+        boundary = Boundary(streams)
     except BaseException as error:
         message = message_of(error) if type(error) is Refused else name_of(error) + ": " + message_of(error)
         Channel(fds[0]).send("setup_failed", {"message": message})
@@ -69,11 +69,14 @@ def run(
             if first is not None:
                 first.note_priority()
             instructions, blobs = _receive_program(channel, frame)
-            execution = Execution(channel, boundary, places, blobs, frame.fields["needs_lease"])
-            execution.run_program(instructions)
+            needs_lease = frame.fields["needs_lease"]
+            execution = Execution(
+                channel, boundary, places, instructions, blobs, needs_lease, lambda: _may_pass_lease_on(first)
+            )
+            execution.run_program()
             if first is None:
                 _wait_to_be_ended(channel)
-            obstacle = _give_device_back(execution, first)
+            obstacle = _obstacle_of(execution)
             _wait_for(channel, "recycle")
             if obstacle is not None:
                 raise obstacle
@@ -81,7 +84,7 @@ def run(
             del execution  # with what the program made
             while blobs:
                 blobs.popitem()[1].drop()
-            boundary.start_over(first.restore().flush)
+            boundary.start_over(first.restore())
             if lease.held:
                 gpu_memory.give_back()
                 lease.release(index)
@@ -93,18 +96,22 @@ def run(
         end_process(_FAILED)
 
 
-def _give_device_back(execution: Execution, first: FirstState) -> Optional[Exception]:
-    """Waits for the program's work on its devices after its answer, and gives the lease back: others wait for it.
-    Returns what keeps this process from serving another program; then it keeps the lease to its end."""
+def _may_pass_lease_on(first: Optional[FirstState]) -> bool:
+    """Whether a program whose work on its devices has ended may leave them to others at once. Not one whose process is
+    ended with it, for that takes the device once more; nor while a thread or process that it left may go on; and much
+    memory is given back while nobody measures."""
+    return first is not None and not first.started_others() and not gpu_memory.holds_much()
+
+
+def _obstacle_of(execution: Execution) -> Optional[Exception]:
+    """What keeps this process from serving another program, after one that may have failed; then it keeps the lease to
+    its end. Otherwise nothing of the program runs on its devices any more."""
     if execution.is_spent:
         return Unfit("its program ended by more than an exception of its own")
     try:
-        execution.finish_gpu_work()
+        execution.give_device_back()
     except InstructionFailed as failure:
         return failure
-    # A thread or process that is left may go on, and much memory is given back while nobody measures.
-    if not first.started_others() and not gpu_memory.holds_much():
-        execution.lease.release(execution.index)
     return None
 
 

@@ -106,7 +106,7 @@ os.waitpid(child, 0)
         ("FAKE_GPU_INIT_ERROR", "100", "CUDA_ERROR_NO_DEVICE", "cuInit"),
         ("FAKE_GPU_CONTEXT_ERROR", "2", "CUDA_ERROR_OUT_OF_MEMORY", "cuDevicePrimaryCtxRetain"),
         ("FAKE_GPU_COPY_ERROR", "1", "CUDA_ERROR_INVALID_VALUE", "cuMemcpyHtoDAsync_v2"),
-        ("FAKE_GPU_SYNCHRONIZE_ERROR", "700", "CUDA_ERROR_ILLEGAL_ADDRESS", "cuStreamSynchronize"),
+        ("FAKE_GPU_SYNCHRONIZE_ERROR", "700", "CUDA_ERROR_ILLEGAL_ADDRESS", "cuCtxSynchronize"),
     ],
 )
 def test_a_context_that_cannot_be_made_is_not_kept(gpu, variable, error, name, call):

@@ -1,5 +1,5 @@
-"""When a process that serves several programs gives the GPU back: at once after its answer, and not before its work is
-done."""
+"""When a process that serves several programs gives the GPU back: as soon as its program needs it no more, and not before
+its work is done."""
 
 import signal
 
@@ -71,23 +71,36 @@ def begin():
 """
 
 
-def test_the_device_is_given_back_before_anybody_asks_for_another_program(slot):
+def test_the_device_is_given_back_before_the_last_value_is_sent(slot):
     runtime = Runtime(slot)
     for _ in range(2):
-        assert runtime.answer(program("def f(): return 1")).completed
-        assert runtime.expect("lease_release")["index"] == 3
+        outcome = runtime.answer(program("def f(): return 1"))
+        assert outcome.completed
+        assert outcome.types[-3:] == ["lease_release", "returned", "completed"]
+        assert outcome.frames[-3]["index"] == 3
         runtime.recycle()
         runtime.expect("ready")
+
+
+def test_a_program_that_returns_nothing_gives_it_back_too(slot):
+    outcome = Runtime(slot).answer(program("def f(): return 1")[:-1])
+    assert outcome.types[-2:] == ["lease_release", "completed"]
 
 
 def test_it_is_given_back_once_the_programs_work_on_it_is_done(slot):
     runtime = Runtime(slot)
     address = runtime.answer(program(WORK + "f = begin")).returned["result"].wire["value"]
-    runtime.expect("lease_release")
     runtime.recycle()
     runtime.expect("ready")
     look = "import ctypes\ndef f(address): return ctypes.string_at(address, 4).decode()"
     assert runtime.answer(program(look, address)).returned["result"].wire["value"] == "xxxx"
+
+
+def test_a_module_that_does_not_compile_is_told_in_its_turn(slot):
+    instructions = [*program("def f(): return 1"), module("def f(:", id="bad")]
+    outcome = Runtime(slot).answer(instructions)
+    assert (outcome.error["kind"], outcome.error["index"]) == ("parse", 4)
+    assert outcome.returned["result"].wire["value"] == 1
 
 
 def test_a_program_that_fails_gives_it_back_too(slot):
@@ -98,17 +111,20 @@ def test_a_program_that_fails_gives_it_back_too(slot):
     runtime.expect("ready")
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        # Its work failed: the device cannot be used in this process any more.
-        "import os\ndef f(): os.environ['FAKE_GPU_SYNCHRONIZE_ERROR'] = '700'",
-        "def f(): raise SystemExit",
-    ],
-)
-def test_a_process_that_is_not_used_again_keeps_it(slot, source):
+def test_work_that_fails_after_the_last_instruction_fails_that(slot):
     runtime = Runtime(slot)
-    runtime.answer(program(source))
+    source = "import os\ndef f(): os.environ['FAKE_GPU_SYNCHRONIZE_ERROR'] = '700'"
+    outcome = runtime.answer(program(source))
+    assert (outcome.error["kind"], outcome.error["index"]) == ("runtime", 3)
+    assert "CUDA_ERROR_ILLEGAL_ADDRESS" in outcome.error["message"]
+    # The device cannot be used in this process any more, which keeps the lease to its end.
+    runtime.recycle()
+    runtime.expect("unfit")
+
+
+def test_a_process_that_is_not_used_again_keeps_it(slot):
+    runtime = Runtime(slot)
+    runtime.answer(program("def f(): raise SystemExit"))
     runtime.recycle()
     runtime.expect("unfit")
 

@@ -27,9 +27,10 @@ class RosterTest : public testing::Test {
     return taken->name;
   }
   std::vector<std::string> told_;
-  Roster roster_{[this](const std::string& slot, const Result<std::optional<store::Claim>>& claim) {
+  const Roster::OnClaim tell_ = [this](const std::string& slot, const Result<std::optional<store::Claim>>& claim) {
     told_.push_back(slot + (!claim ? " error" : *claim ? " claim" : " nothing"));
-  }};
+  };
+  Roster roster_{Roster::Order::kLongestIdle, tell_};
 };
 
 TEST_F(RosterTest, WhoHasBeenIdleTheLongestIsNext) {
@@ -42,6 +43,20 @@ TEST_F(RosterTest, WhoHasBeenIdleTheLongestIsNext) {
   EXPECT_EQ(run(), "b");
   EXPECT_EQ(take(), "none");
   EXPECT_THAT(told_, ElementsAre("b claim", "a claim", "b claim"));
+}
+
+TEST_F(RosterTest, WhoHasBeenIdleTheShortestIsNextWhereProgramsShareProcesses) {
+  Roster roster(Roster::Order::kShortestIdle, tell_);
+  for (const char* slot : {"a", "b", "c"}) roster.offer({slot, 1}, {});
+  const auto run = [&roster] {
+    const auto taken = roster.take(/*for_several_gpus=*/false);
+    if (taken) roster.assign(*taken, store::Claim());
+    return taken ? taken->name : "none";
+  };
+  EXPECT_EQ(run(), "c");
+  roster.offer({"c", 1}, {});
+  EXPECT_EQ(run(), "c");
+  EXPECT_EQ(run(), "b");
 }
 
 TEST_F(RosterTest, TheDeviceWithTheFewestBusySlotsIsNext) {
