@@ -147,11 +147,12 @@ class Execution:
     def _acquire_lease(self) -> None:
         if self.lease.held:
             return
-        # While others have the devices: what can be done for the modules to come without them.
+        self.lease.ask(self.index)
+        # On the way to the devices: what can be done for the modules to come without them.
         for instruction in self._instructions[self.index :]:
             if _is_python_module(instruction):
                 self._modules.prepare(instruction["id"], instruction["source"])
-        self.lease.acquire(self.index)
+        self.lease.wait()
 
     # --- upload ---
 

@@ -20,11 +20,12 @@ class Lease:
         self._held = not is_needed
         self._devices_shown = False
 
-    def acquire(self, index: int) -> None:
-        """Waits until the lease is held. `index`: the instruction that needs it."""
-        if self._held:
-            return
+    def ask(self, index: int) -> None:
+        """`index`: the instruction that needs it. Requires: it is not held; `wait` follows."""
         self._channel.send("lease_request", {"index": index})
+
+    def wait(self) -> None:
+        """Waits until the lease that was asked for is held."""
         frame = self._channel.receive_or_exit()
         while frame.type != "lease_granted":
             frame = self._channel.receive_or_exit()
