@@ -1,8 +1,12 @@
 #include "server/device_choice.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <optional>
+#include <sstream>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -79,8 +83,44 @@ Status wait_until_unused(const DeviceSurroundings& surroundings, const devices::
   return {};
 }
 
+/// What a name in CUDA_VISIBLE_DEVICES means: a number, as nvidia-smi has it, or a UUID or its beginning.
+const devices::Device* find_visible(const std::vector<devices::Device>& all, std::string_view name) {
+  for (const devices::Device& device : all) {
+    if (name == std::to_string(device.id)) return &device;
+    if (name.starts_with("GPU-") && device.uuid.starts_with(name)) return &device;
+  }
+  return nullptr;
+}
+
+Result<std::vector<devices::Device>> visible_devices(const std::string& names,
+                                                     const std::vector<devices::Device>& all) {
+  std::map<int, devices::Device> visible;
+  std::istringstream rest(names);
+  for (std::string name; std::getline(rest, name, ',');) {
+    const devices::Device* const device = find_visible(all, name);
+    if (device == nullptr) {
+      return fail(
+          ErrorKind::kEnvironment,
+          "CUDA_VISIBLE_DEVICES is \"{}\", and \"{}\" is no GPU of this machine, which has 0 to {} (nvidia-smi -L "
+          "lists them and their UUIDs; parts of one are not served): unset it, or choose with --gpus",
+          names, name, all.size() - 1);
+    }
+    visible.emplace(device->id, *device);
+  }
+  if (visible.empty()) {
+    return fail(ErrorKind::kEnvironment,
+                "CUDA_VISIBLE_DEVICES is empty, which hides every GPU: unset it, choose with --gpus, or run without "
+                "one (--device cpu)");
+  }
+  std::vector<devices::Device> chosen;
+  for (auto& [id, device] : visible) chosen.push_back(std::move(device));
+  return chosen;
+}
+
 Result<std::vector<devices::Device>> wanted_devices(const ServerOptions& options,
-                                                    const std::vector<devices::Device>& all) {
+                                                    const std::vector<devices::Device>& all,
+                                                    const std::optional<std::string>& visible) {
+  if (options.gpus.empty() && visible) return visible_devices(*visible, all);
   if (options.gpus.empty()) return all;
   std::vector<devices::Device> wanted;
   for (const int id : options.gpus) {
@@ -114,6 +154,7 @@ DeviceSurroundings DeviceSurroundings::real() {
   };
   real.wait = [](std::chrono::milliseconds time) { std::this_thread::sleep_for(time); };
   real.say_what_for = [](const std::string& what) { spdlog::info("{}", what); };
+  if (const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES")) real.visible_devices = visible;
   return real;
 }
 
@@ -133,12 +174,18 @@ Result<std::unique_ptr<devices::Devices>> open_devices(const ServerOptions& opti
 
 Result<DeviceChoice> choose_devices(const ServerOptions& options, const devices::Devices* all,
                                     const DeviceSurroundings& surroundings) {
+  if (all == nullptr && options.slots_per_gpu_given) {
+    return fail(ErrorKind::kEnvironment,
+                "--workers-per-gpu is for a GPU server, and {}; on a CPU server it is --num-workers",
+                options.device == ServerOptions::DeviceMode::kCpu ? "this is none (--device cpu)"
+                                                                  : "this machine shows no NVIDIA GPU");
+  }
   if (all == nullptr) return DeviceChoice{{}, std::vector<std::vector<int>>(options.slots)};
   if (options.slots_given) {
     return fail(ErrorKind::kEnvironment,
                 "--num-workers is for a CPU server (--device cpu); on GPUs it is --workers-per-gpu");
   }
-  auto chosen = wanted_devices(options, all->list());
+  auto chosen = wanted_devices(options, all->list(), surroundings.visible_devices);
   if (!chosen) return fail(chosen.error());
   for (const Status& checked : {require_one_architecture(*chosen), require_nodes(surroundings, *chosen)}) {
     if (!checked) return fail(checked.error());

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,7 @@ struct DeviceSurroundings {
   std::function<bool(const std::string& path)> exists;        // a file
   std::function<void(std::chrono::milliseconds time)> wait;   // lets time pass
   std::function<void(const std::string& what)> say_what_for;  // what is waited for; a line for the log
+  std::optional<std::string> visible_devices = {};            // CUDA_VISIBLE_DEVICES: chooses where --gpus does not
 
   static DeviceSurroundings real();
 };

@@ -95,7 +95,8 @@ void add_service_options(CLI::App& app, ServerOptions& options, RawOptions& raw)
       ->check(CLI::IsMember({"auto", "cpu", "gpu"}))
       ->capture_default_str()
       ->group(group);
-  app.add_option("--gpus", raw.gpus, "Which GPUs, as nvidia-smi numbers them, e.g. 0,1 [default: all]")
+  app.add_option("--gpus", raw.gpus,
+                 "Which GPUs, as nvidia-smi numbers them, e.g. 0,1 [default: those of CUDA_VISIBLE_DEVICES, or all]")
       ->envname("KCORAL_SERVER_GPUS")
       ->delimiter(',')
       ->check(whole_number(0, limits::kDeviceIdMax))
@@ -227,6 +228,7 @@ void settle(const CLI::App& app, ServerOptions& options, const RawOptions& raw) 
   }
   options.gpus.assign(gpus.begin(), gpus.end());
   options.slots_given = app.get_option("--num-workers")->count() > 0;
+  options.slots_per_gpu_given = app.get_option("--workers-per-gpu")->count() > 0;
   options.lease_wait = std::chrono::seconds(raw.lease_wait_seconds);
   if (app.get_option("--preload")->count() > 0) {
     options.preload.emplace();

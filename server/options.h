@@ -23,6 +23,7 @@ struct ServerOptions {
   std::chrono::seconds lease_wait = limits::kLeaseWait;
   uint32_t slots = 1;  // of a CPU server
   bool slots_given = false;
+  bool slots_per_gpu_given = false;
   std::string data_dir;                             // never empty after parsing
   std::string python;                               // empty: look for one
   std::optional<std::vector<std::string>> preload;  // not given: PyTorch on a GPU server that has it, else nothing

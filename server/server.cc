@@ -49,12 +49,12 @@ UniqueFd block_signals() {
   return UniqueFd(::signalfd(-1, &stop, SFD_CLOEXEC | SFD_NONBLOCK));
 }
 
-/// "GPU 0, NVIDIA H200 (sm_90a) · "; nothing on a CPU server.
-std::string describe_devices(const std::vector<devices::Device>& devices) {
-  if (devices.empty()) return "";
+/// "GPU 0, NVIDIA H200 (sm_90a)".
+std::string describe_devices(const std::vector<devices::Device>& devices, ServerOptions::DeviceMode mode) {
+  if (devices.empty()) return mode == ServerOptions::DeviceMode::kCpu ? "CPU" : "CPU, for no NVIDIA GPU is to be seen";
   std::vector<int> ids;
   for (const devices::Device& device : devices) ids.push_back(device.id);
-  return fmt::format("GPU{} {}, {} ({}) · ", ids.size() == 1 ? "" : "s", fmt::join(ids, ", "), devices.front().name,
+  return fmt::format("GPU{} {}, {} ({})", ids.size() == 1 ? "" : "s", fmt::join(ids, ", "), devices.front().name,
                      devices.front().arch);
 }
 
@@ -336,9 +336,9 @@ void Server::on_ready(const executor::ExecutorInfo& info) {
   const bool is_ipv6 = options_.host.find(':') != std::string::npos;
   const std::string host = is_ipv6 ? "[" + options_.host + "]" : options_.host;
   fmt::print(
-      "kcoral {} ready at http://{}:{} · {}{} worker{}{} · Python {} ({}: {}){} · sandbox bubblewrap, {} · data in "
+      "kcoral {} ready at http://{}:{} · {} · {} worker{}{} · Python {} ({}: {}){} · sandbox bubblewrap, {} · data in "
       "{}\n",
-      KCORAL_VERSION, host, gateway_->port(), describe_devices(devices_), slot_devices_.size(),
+      KCORAL_VERSION, host, gateway_->port(), describe_devices(devices_, options_.device), slot_devices_.size(),
       slot_devices_.size() == 1 ? "" : "s", options_.runs_per_runtime == 1 ? "" : ", programs share processes",
       python_.version, python_.path, python_.why,
       preload_.empty() ? "" : fmt::format(", preloaded {}", fmt::join(preload_, ", ")),

@@ -64,7 +64,7 @@ def run(checks: list[Callable[[], str]]) -> dict[str, int]:
 
 
 def main() -> None:
-    if len(sys.argv) < 2:
+    if len(sys.argv) < 2 or not Path(sys.argv[1]).is_file():
         sys.exit(__doc__)
     subject.set_up(sys.argv[1])
     signal.signal(signal.SIGALRM, out_of_time)

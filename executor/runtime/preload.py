@@ -51,7 +51,8 @@ def import_all(names: list[str]) -> None:
             importlib.import_module(name)
         except BaseException as error:
             reason = name_of(error) + ": " + message_of(error)
-            raise PreloadFailed("the preload %r cannot be imported: %s" % (name, reason)) from error
+            message = "the preload %r cannot be imported by %s: %s" % (name, sys.executable, reason)
+            raise PreloadFailed(message + " (--python chooses another, --preload what is imported)") from error
 
 
 def prove_forks(names: list[str], seconds: float = PROBE_SECONDS) -> None:

@@ -15,7 +15,6 @@ from kcoral import tensor as tensors
 from report import Report
 
 SECONDS = 90
-GPUS = 1
 
 _LEASE_WAIT_SECONDS = 3
 _UNFLAGGED_TOLERANCE = 0.05  # of a time that nothing is said against

@@ -31,7 +31,6 @@ from sides import FreshPlainProcesses, PlainProcesses, Service, Side, Times, idl
 from spread import Collected, difference, p95, spread_percent
 
 SECONDS = 420
-GPUS = 1
 
 VISITS = 8  # with four sides each is twice at each place, once in either direction
 ROUNDS = 5  # so that a p95 is of forty medians

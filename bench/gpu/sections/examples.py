@@ -18,7 +18,6 @@ from kcoral import Client
 from report import Report
 
 SECONDS = 150
-GPUS = 1
 
 _EXAMPLE_SECONDS = 100
 _PROBE = (
@@ -60,7 +59,9 @@ def run(bench: Bench, report: Report) -> None:
         report.note("missing on the server: " + (", ".join(sorted(missing)) or "nothing"))
         for example in EXAMPLES:
             with report.check(example.name):
-                _check_example(example, missing, _run_example(example.name, gpu_server, cpu_server, bench))
+                done = _run_example(example.name, gpu_server, cpu_server, bench)
+                report.attach(example.name, done.stdout + done.stderr)
+                _check_example(example, missing, done)
         with report.check("remote_compile_client.py ends in time"):
             done = _run_example("remote_compile_client.py", gpu_server, cpu_server, bench)
             report.attach("remote_compile_client.py", done.stdout + done.stderr)

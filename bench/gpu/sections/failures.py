@@ -16,7 +16,6 @@ from processes import descendants
 from report import Report
 
 SECONDS = 120
-GPUS = 1
 
 PROGRAMS = 100
 CLIENTS = 4

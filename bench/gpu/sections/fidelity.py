@@ -27,7 +27,6 @@ from sides import FreshPlainProcesses, PlainProcesses, Service
 from spread import TICK_US, Collected, difference, p95, spread_percent
 
 SECONDS = 330
-GPUS = 1
 
 VISITS = 10  # turns of each side
 ROUNDS = 3  # benchmarks of each kernel in a turn

@@ -12,7 +12,6 @@ from kcoral import Client, Handle, InstructionError, Program
 from report import Report
 
 SECONDS = 60
-GPUS = 1
 
 _TOTAL = 1024 * 1025 / 2
 _REST_SECONDS = 1.5

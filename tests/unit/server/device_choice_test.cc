@@ -84,6 +84,36 @@ TEST_F(DeviceChoiceTest, OneDeviceHasNoSlotForSeveral) {
   EXPECT_THAT(choice->slots, ElementsAre(ElementsAre(1), ElementsAre(1)));
 }
 
+TEST_F(DeviceChoiceTest, WhatCudaMayUseIsUsedUnlessTheServerIsToldOtherwise) {
+  for (const char* names : {"2,0", "GPU-2,GPU-0", "2,GPU-0,2"}) {
+    surroundings_.visible_devices = names;
+    const auto choice = choose(&devices_);
+    ASSERT_TRUE(choice) << names;
+    EXPECT_THAT(ids(*choice), ElementsAre(0, 2)) << names;
+  }
+  options_.gpus = {1};
+  const auto choice = choose(&devices_);
+  ASSERT_TRUE(choice);
+  EXPECT_THAT(ids(*choice), ElementsAre(1));
+}
+
+TEST_F(DeviceChoiceTest, WhatCudaMayUseMustBeHere) {
+  for (const char* name : {"3", "-1", "GPU-7", "MIG-2", "GPU 0", "NoDevFiles"}) {
+    surroundings_.visible_devices = name;
+    EXPECT_THAT(complaint(), AllOf(HasSubstr(name), HasSubstr("0 to 2"), HasSubstr("--gpus"))) << name;
+  }
+  surroundings_.visible_devices = "";
+  EXPECT_THAT(complaint(), AllOf(HasSubstr("CUDA_VISIBLE_DEVICES is empty"), HasSubstr("--device cpu")));
+}
+
+TEST_F(DeviceChoiceTest, ACpuServerHasNoWorkersForGpus) {
+  options_.slots_per_gpu_given = true;
+  const auto choice = choose(nullptr);
+  ASSERT_FALSE(choice);
+  EXPECT_EQ(choice.error().kind, ErrorKind::kEnvironment);
+  EXPECT_THAT(choice.error().message, AllOf(HasSubstr("no NVIDIA GPU"), HasSubstr("--num-workers")));
+}
+
 TEST_F(DeviceChoiceTest, OnlyWhatWasAskedForIsLookedAt) {
   options_.gpus = {0, 2};
   devices_.mutable_list()[1].arch = "sm_80";
