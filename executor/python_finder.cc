@@ -53,6 +53,13 @@ Result<PythonChoice> read_probe(const std::string& candidate, const std::string&
   return choice;
 }
 
+/// With where its links lead: a virtual environment's interpreter is one, and that may be what cannot be reached.
+std::string describe_place(const std::string& path) {
+  std::error_code error;
+  const std::string real = std::filesystem::canonical(path, error);
+  return error || real == path ? path : fmt::format("{} (a link to {})", path, real);
+}
+
 Result<PythonChoice> probe(const std::string& candidate, uid_t uid, gid_t gid) {
   ProcessSpec spec;
   spec.arguments = {candidate, "-I", "-B", "-c", kProbe};
@@ -60,8 +67,8 @@ Result<PythonChoice> probe(const std::string& candidate, uid_t uid, gid_t gid) {
   auto run = run_captured(std::move(spec), kProbeMax);
   if (!run)
     return fail(ErrorKind::kEnvironment,
-                "uid {} cannot run {}: {}; choose a --python that it can, or another --sandbox-user", uid, candidate,
-                run.error().message);
+                "uid {} cannot run {}: {}; choose a --python that it can, or another --sandbox-user", uid,
+                describe_place(candidate), run.error().message);
   if (run->status != ExitStatus{}) {
     return fail(ErrorKind::kEnvironment, "{} is no working Python for uid {}: {}, {}", candidate, uid,
                 describe(run->status), run->err.empty() ? "no message" : run->err.substr(0, run->err.find('\n')));
@@ -77,6 +84,8 @@ Result<PythonChoice> find_python(const std::optional<std::string>& explicit_path
     const std::string path = std::filesystem::absolute(*explicit_path, error).lexically_normal();
     if (!std::filesystem::exists(path, error))
       return fail(ErrorKind::kEnvironment, "there is no {}: choose another --python", path);
+    if (std::filesystem::is_directory(path, error))
+      return fail(ErrorKind::kEnvironment, "{} is a directory: --python names an interpreter in one", path);
     auto choice = probe(path, uid, gid);
     if (choice) choice->why = "as configured";
     return choice;

@@ -11,6 +11,7 @@
 namespace kcoral::executor {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 
 constexpr std::chrono::seconds kWait{30};
@@ -225,6 +226,10 @@ TEST_F(PythonFinderTest, ExplicitChoiceMustWork) {
   EXPECT_THAT(error_of("/nonexistent/python3"), HasSubstr("there is no /nonexistent/python3"));
   EXPECT_THAT(error_of(add("unreadable", saying("3.12.0", 12), 0)), HasSubstr("cannot run"));
   EXPECT_THAT(error_of(add("old", saying("3.9.1", 9))), HasSubstr("is Python 3.9.1; at least 3.10"));
+  std::filesystem::create_symlink(directory.path() / "unreadable", directory.path() / "link");
+  EXPECT_THAT(error_of(directory.path() / "link"),
+              AllOf(HasSubstr("cannot run"), HasSubstr("(a link to "), HasSubstr("/unreadable)")));
+  EXPECT_THAT(error_of("/usr"), HasSubstr("is a directory"));
   EXPECT_THAT(error_of("/bin/true"), HasSubstr("is no Python interpreter"));
   EXPECT_THAT(error_of("/bin/false"), HasSubstr("no working Python"));
 }
