@@ -50,7 +50,8 @@ Status Content::put_blob(const Digest& digest, std::string_view bytes) {
 
   const ContentId id = next_id_++;
   ContentTransfer transfer(*engine_, id);
-  Status stored = transfer.append(bytes);
+  const std::string_view pieces[] = {bytes};
+  Status stored = transfer.write(pieces);
   if (stored) {
     const MutexLock lock(naming_mutex_);
     held = blob_entry(digest);
@@ -116,19 +117,14 @@ Status Content::drop_damaged_blob(const Digest& digest, ContentId id, std::strin
   if (!*entry || (*entry)->id != id) return {};
   rocksdb::WriteBatch batch;
   batch.Delete(engine_->family(kBlobs), slice(raw(digest)));
-  engine_->forget_chunks(batch, id);
-  return engine_->write(batch, "dropping a damaged blob");
+  return engine_->forget_named(batch, id, "dropping a damaged blob");
 }
 
 Result<ContentId> Content::put_artifact(const Uuid& request_id, std::string_view header,
                                         std::span<const std::string_view> pieces) {
   const ContentId id = next_id_++;
   ContentTransfer transfer(*engine_, id);
-  Status stored;
-  for (const std::string_view piece : pieces) {
-    stored = transfer.append(piece);
-    if (!stored) break;
-  }
+  Status stored = transfer.write(pieces);
   if (stored) {
     rocksdb::WriteBatch batch;
     transfer.finish(batch);
@@ -155,8 +151,7 @@ Status Content::read_artifact(ContentId id, uint64_t size_bytes, const std::func
 Status Content::drop_artifact(const Uuid& request_id, ContentId id) {
   rocksdb::WriteBatch batch;
   batch.Delete(engine_->family(kArtifacts), artifact_key(request_id, id));
-  engine_->forget_chunks(batch, id);
-  return engine_->write(batch, "removing an answer");
+  return engine_->forget_named(batch, id, "removing an answer");
 }
 
 Status Content::drop_artifacts(const Uuid& request_id) {

@@ -1,6 +1,7 @@
 #include "store/content_engine.h"
 
 #include <rocksdb/cache.h>
+#include <rocksdb/convenience.h>
 #include <rocksdb/env.h>
 #include <rocksdb/filter_policy.h>
 #include <rocksdb/listener.h>
@@ -15,6 +16,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <limits>
 #include <utility>
 
 #include "base/log.h"
@@ -25,6 +27,10 @@ namespace kcoral::store {
 namespace {
 
 constexpr std::string_view kPlaceholder = "placeholder";
+constexpr std::string_view kIncoming = "incoming";  // no name that RocksDB would take for one of its own
+
+// A warning about every table file that is about to be ingested: it is not in the manifest yet, where its id would be.
+constexpr std::string_view kNoUniqueId = "opened without unique ID to verify";
 
 constexpr size_t kBlockCacheBytes = 16 * limits::kMiB;  // names and audit; chunks are read past it
 // Blobs of 64 MiB, synced: 228-266 MB/s and 143 MB of memory at most. With 64 MiB memtables 207-249 MB/s and 215-240
@@ -85,6 +91,7 @@ class ServerLog final : public rocksdb::Logger {
     std::vsnprintf(line.data(), line.size(), format, arguments);
     std::string_view text(line.data());
     while (text.ends_with('\n')) text.remove_suffix(1);
+    if (text.find(kNoUniqueId) != std::string_view::npos) return;
     spdlog::log(level >= rocksdb::ERROR_LEVEL ? spdlog::level::err : spdlog::level::warn, "RocksDB: {}", text);
   }
 };
@@ -100,6 +107,16 @@ rocksdb::DBOptions database_options(std::shared_ptr<rocksdb::EventListener> list
   options.listeners = {std::move(listener)};
   options.avoid_flush_during_shutdown = true;  // what is not in the log is the placeholder
   return options;
+}
+
+/// Those of the database and of the table files that are on the way into it; the latter is empty then.
+Status make_directories(const std::filesystem::path& directory) {
+  std::error_code error;
+  std::filesystem::create_directory(directory, error);  // RocksDB would, and call it an error that it had to
+  if (!error) std::filesystem::remove_all(directory / kIncoming, error);
+  if (!error) std::filesystem::create_directory(directory / kIncoming, error);
+  if (!error) return {};
+  return fail(ErrorKind::kEnvironment, "cannot open {}: {}", directory.string(), error.message());
 }
 
 }  // namespace
@@ -124,7 +141,8 @@ class ContentEngine::DefaultMemtables final : public rocksdb::EventListener {
   std::atomic<uint64_t> begun_{1};  // that of the open database
 };
 
-ContentEngine::ContentEngine() : memtables_(std::make_shared<DefaultMemtables>()) {}
+ContentEngine::ContentEngine(std::string directory)
+    : directory_(std::move(directory)), memtables_(std::make_shared<DefaultMemtables>()) {}
 
 ContentEngine::~ContentEngine() {
   for (rocksdb::ColumnFamilyHandle* family : families_) (void)db_->DestroyColumnFamilyHandle(family);
@@ -142,9 +160,8 @@ Result<std::unique_ptr<ContentEngine>> ContentEngine::open(const std::string& di
       {"audit", small},
   };
   KCORAL_CHECK(families.size() == kFamilyCount);
-  std::unique_ptr<ContentEngine> engine(new ContentEngine);
-  std::error_code ignored;
-  std::filesystem::create_directory(directory, ignored);  // RocksDB would, and call it an error that it had to
+  std::unique_ptr<ContentEngine> engine(new ContentEngine(directory));
+  if (auto made = make_directories(directory); !made) return fail(made.error());
   rocksdb::DB* db = nullptr;
   const rocksdb::Status opened =
       rocksdb::DB::Open(database_options(engine->memtables_), directory, families, &engine->families_, &db);
@@ -161,7 +178,16 @@ Result<ContentId> ContentEngine::last_id() const {
   const auto chunks = iterate(kChunks);
   chunks->SeekToLast();
   if (!chunks->status().ok()) return failure(chunks->status(), "looking for the newest content");
-  return chunks->Valid() ? from_big_endian(view(chunks->key()).substr(0, 8)) : 0;
+  const auto marks = iterate(kDefault);
+  marks->SeekForPrev(writing_key(std::numeric_limits<ContentId>::max()));
+  if (!marks->status().ok()) return failure(marks->status(), "looking for the newest content");
+  ContentId last = 0;
+  if (chunks->Valid()) last = from_big_endian(view(chunks->key()).substr(0, 8));
+  // One that was only begun must not be taken for another.
+  if (marks->Valid() && view(marks->key()).starts_with(kWritingMark)) {
+    last = std::max(last, from_big_endian(view(marks->key()).substr(kWritingMark.size())));
+  }
+  return last;
 }
 
 Status ContentEngine::write(rocksdb::WriteBatch& batch, std::string_view what) {
@@ -246,15 +272,41 @@ Result<uint64_t> ContentEngine::sync() {
   return ended;
 }
 
-void ContentEngine::forget_chunks(rocksdb::WriteBatch& batch, ContentId id) const {
-  batch.DeleteRange(family(kChunks), chunk_key(id, 0), chunk_key(id + 1, 0));
-  batch.Delete(family(kDefault), writing_key(id));
+std::string ContentEngine::incoming_path(ContentId id) const {
+  return fmt::format("{}/{}/{}", directory_, kIncoming, id);
+}
+
+Status ContentEngine::ingest(const std::string& path) {
+  rocksdb::IngestExternalFileOptions options;
+  options.move_files = true;
+  options.write_global_seqno = false;  // only versions before 5.16 look for it in the file
+  const rocksdb::Status status = db_->IngestExternalFile(family(kChunks), {path}, options);
+  // It was the manifest that found no room, and RocksDB refuses writes now. A full disk while the file is made concerns
+  // nobody else.
+  if (status.IsNoSpace()) out_of_space_ = true;
+  if (!status.ok()) return failure(status, "storing content");
+  return {};
 }
 
 Status ContentEngine::forget(ContentId id) {
+  const std::string begin = chunk_key(id, 0);
+  const std::string end = chunk_key(id + 1, 0);
+  const rocksdb::Slice first(begin);
+  const rocksdb::Slice bound(end);
+  const rocksdb::Status freed =
+      rocksdb::DeleteFilesInRange(db_.get(), family(kChunks), &first, &bound, /*include_end=*/false);
+  if (!freed.ok()) return failure(freed, "removing content");
   rocksdb::WriteBatch batch;
-  forget_chunks(batch, id);
+  batch.DeleteRange(family(kChunks), first, bound);
+  batch.Delete(family(kDefault), writing_key(id));
   return write(batch, "removing content");
+}
+
+Status ContentEngine::forget_named(rocksdb::WriteBatch& batch, ContentId id, std::string_view what) {
+  batch.Put(family(kDefault), writing_key(id), "");
+  if (auto written = write(batch, what); !written) return written;
+  if (auto synced = sync(); !synced) return fail(synced.error());
+  return forget(id);
 }
 
 }  // namespace kcoral::store

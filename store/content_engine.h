@@ -39,7 +39,8 @@ class ContentEngine {
   ContentEngine& operator=(const ContentEngine&) = delete;
 
   rocksdb::ColumnFamilyHandle* family(FamilyIndex index) const { return families_[index]; }
-  /// The highest id that anything was ever written under, and that is not forgotten; 0 if there is none.
+  rocksdb::Options options(FamilyIndex index) const { return db_->GetOptions(family(index)); }
+  /// The highest id of all that has chunks or a mark; 0 if there is none.
   Result<ContentId> last_id() const;
 
   Status write(rocksdb::WriteBatch& batch, std::string_view what);
@@ -57,16 +58,24 @@ class ContentEngine {
   bool is_synced() const { return synced_ == begun_; }
   bool is_out_of_space() const { return out_of_space_; }
 
-  /// Adds to `batch` that the chunks of `id` go, and its mark.
-  void forget_chunks(rocksdb::WriteBatch& batch, ContentId id) const;
+  /// Where a table file is made that will be ingested. What is there when the database is opened is removed.
+  std::string incoming_path(ContentId id) const;
+  /// Moves a table file of chunks into the database: afterwards it is there, durably, and nowhere else. Other writes
+  /// wait while the database says so in its manifest.
+  Status ingest(const std::string& path);
+
+  /// Removes the chunks of `id`, and its mark. The space of a table file of its own is free at once.
   Status forget(ContentId id);
+  /// The same of content with a name, which `batch` removes: that first, so that no name ever outlives its chunks.
+  Status forget_named(rocksdb::WriteBatch& batch, ContentId id, std::string_view what);
 
  private:
   class DefaultMemtables;
 
-  ContentEngine();
+  explicit ContentEngine(std::string directory);
   rocksdb::Status append(rocksdb::WriteBatch& batch, const rocksdb::WriteOptions& options);
 
+  const std::string directory_;
   std::shared_ptr<DefaultMemtables> memtables_;
   std::unique_ptr<rocksdb::DB> db_;
   std::vector<rocksdb::ColumnFamilyHandle*> families_;
