@@ -9,7 +9,13 @@
 //   store_bench DIRECTORY content [MIB] [ROUNDS]
 //
 // Instead: how long it takes to keep one answer of MIB MiB, from memory to synced, as one line of JSON. No program that
-// returns as much can be answered sooner.
+// returns as much can be answered sooner. By turns, and so at the same disk, plain RocksDB keeps the same bytes.
+//
+//   store_bench DIRECTORY beside [MIB] [ROUNDS]
+//
+// Instead: two threads keep ROUNDS answers of MIB MiB each, while a third keeps small ones, one after another and each
+// synced; and how long the small ones take alone.
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -22,8 +28,10 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "bench/plain_rocksdb.h"
 #include "bench/samples.h"
 #include "store/content.h"
 #include "store/data_dir.h"
@@ -33,6 +41,8 @@ namespace kcoral::store {
 namespace {
 
 constexpr int kExecutors = 8;
+constexpr size_t kSmallAnswerBytes = 32 << 10;  // one that is not kept with its request's row
+constexpr int kSmallAnswersAlone = 200;
 
 /// Runs up to kExecutors requests at once, from callbacks only.
 class Executors final : public ExecutorPool {
@@ -129,34 +139,93 @@ std::string random_bytes(size_t size) {
   return bytes;
 }
 
-Result<bench::Series> measure_content(const std::string& directory, size_t mib, int rounds) {
-  auto data_dir = DataDir::open(directory);
-  if (!data_dir) return fail(data_dir.error());
-  auto content = Content::open(data_dir->content_path());
-  if (!content) return fail(content.error());
-  const std::string answer = random_bytes(mib << 20);
-  bench::Series series;
-  const bench::Stopwatch whole;
-  for (int i = 0; i < rounds; ++i) {
+/// The content of a data directory, which nobody else has meanwhile.
+class OpenContent {
+ public:
+  static Result<OpenContent> open(const std::string& directory) {
+    auto data_dir = DataDir::open(directory);
+    if (!data_dir) return fail(data_dir.error());
+    auto content = Content::open(data_dir->content_path());
+    if (!content) return fail(content.error());
+    return OpenContent(std::move(*data_dir), std::move(*content));
+  }
+
+  /// An answer, from memory to synced; in milliseconds.
+  double keep(std::string_view answer) {
     const std::string_view pieces[] = {answer};
     const bench::Stopwatch watch;
-    if (const auto kept = (*content)->put_artifact(Uuid::random(), "header", pieces); !kept) return fail(kept.error());
-    if (const Status synced = (*content)->sync(); !synced) return fail(synced.error());
-    series.ms.push_back(watch.ms());
+    KCORAL_CHECK(content_->put_artifact(Uuid::random(), "header", pieces));
+    KCORAL_CHECK(content_->sync());
+    return watch.ms();
   }
-  series.seconds = whole.ms() / 1e3;
-  return series;
+
+ private:
+  OpenContent(DataDir data_dir, std::unique_ptr<Content> content)
+      : data_dir_(std::move(data_dir)), content_(std::move(content)) {}
+
+  DataDir data_dir_;
+  std::unique_ptr<Content> content_;
+};
+
+nlohmann::json figures(const bench::Series& series) {
+  return {{"p50_ms", series.quantile(0.5)}, {"max_ms", series.quantile(1)}, {"ms", series.ms}};
 }
 
-int report_content(const std::string& directory, size_t mib, int rounds) {
-  const auto series = measure_content(directory, mib, rounds);
-  if (!series) {
-    std::fprintf(stderr, "%s\n", series.error().message.c_str());
+Result<nlohmann::json> measure_content(const std::string& directory, size_t mib, int rounds) {
+  auto content = OpenContent::open(directory);
+  if (!content) return fail(content.error());
+  bench::PlainRocksdb plain(directory + "/plain");
+  const std::string answer = random_bytes(mib << 20);
+  bench::Series ours;
+  bench::Series plains;
+  for (int i = 0; i < rounds; ++i) {
+    const bench::Stopwatch watch;
+    plain.keep(answer);
+    plains.ms.push_back(watch.ms());
+    plain.settle();
+    ours.ms.push_back(content->keep(answer));
+  }
+  return nlohmann::json{{"mib", mib}, {"content", figures(ours)}, {"plain", figures(plains)}};
+}
+
+Result<nlohmann::json> measure_beside(const std::string& directory, size_t mib, int rounds) {
+  auto content = OpenContent::open(directory);
+  if (!content) return fail(content.error());
+  const std::string large = random_bytes(mib << 20);
+  const std::string small = random_bytes(kSmallAnswerBytes);
+  bench::Series alone;
+  for (int i = 0; i < kSmallAnswersAlone; ++i) alone.ms.push_back(content->keep(small));
+
+  std::array<bench::Series, 2> of_writers;
+  std::atomic<size_t> writing = of_writers.size();
+  std::vector<std::thread> writers;
+  for (bench::Series& series : of_writers) {
+    writers.emplace_back([&] {
+      for (int i = 0; i < rounds; ++i) series.ms.push_back(content->keep(large));
+      --writing;
+    });
+  }
+  bench::Series beside;
+  while (writing > 0) beside.ms.push_back(content->keep(small));
+  for (std::thread& writer : writers) writer.join();
+  bench::Series& larges = of_writers[0];
+  larges.ms.insert(larges.ms.end(), of_writers[1].ms.begin(), of_writers[1].ms.end());
+  const auto brief = [](const bench::Series& series) {
+    return nlohmann::json{{"count", series.ms.size()},
+                          {"p50_ms", series.quantile(0.5)},
+                          {"p99_ms", series.quantile(0.99)},
+                          {"max_ms", series.quantile(1)}};
+  };
+  return nlohmann::json{
+      {"mib", mib}, {"large", brief(larges)}, {"small", brief(beside)}, {"small_alone", brief(alone)}};
+}
+
+int report(const Result<nlohmann::json>& measured) {
+  if (!measured) {
+    std::fprintf(stderr, "%s\n", measured.error().message.c_str());
     return 1;
   }
-  const nlohmann::json line{
-      {"mib", mib}, {"p50_ms", series->quantile(0.5)}, {"max_ms", series->quantile(1)}, {"ms", series->ms}};
-  std::printf("%s\n", line.dump().c_str());
+  std::printf("%s\n", measured->dump().c_str());
   return 0;
 }
 
@@ -167,12 +236,16 @@ int main(int argc, char** argv) {
   if (argc < 2) {
     std::fprintf(stderr,
                  "store_bench DIRECTORY [SUBMITTERS] [REQUESTS] [PROGRAM_BYTES]\n"
-                 "store_bench DIRECTORY content [MIB] [ROUNDS]\n");
+                 "store_bench DIRECTORY content [MIB] [ROUNDS]\n"
+                 "store_bench DIRECTORY beside [MIB] [ROUNDS]\n");
     return 1;
   }
   const auto number = [&](int index, int otherwise) { return argc > index ? std::atoi(argv[index]) : otherwise; };
-  if (argc > 2 && std::string_view(argv[2]) == "content") {
-    return kcoral::store::report_content(argv[1], static_cast<size_t>(number(3, 64)), number(4, 12));
+  const std::string_view part = argc > 2 ? argv[2] : "";
+  if (part == "content" || part == "beside") {
+    const auto mib = static_cast<size_t>(number(3, 64));
+    const auto measure = part == "content" ? kcoral::store::measure_content : kcoral::store::measure_beside;
+    return kcoral::store::report(measure(argv[1], mib, number(4, 12)));
   }
   kcoral::store::measure(argv[1], number(2, 8), number(3, 4000), static_cast<size_t>(number(4, 1024)));
   return 0;

@@ -109,7 +109,10 @@ inline constexpr size_t kShownBytesMax = 4 * kKiB;         // of what a process 
 inline constexpr size_t kCapturedBytesMax = kMiB;          // of each stream of a program that is asked something
 
 // --- content ---
-inline constexpr size_t kChunkBytes = kMiB;                      // of blobs and artifacts in RocksDB (ARCHITECTURE.md)
+inline constexpr size_t kChunkBytes = kMiB;  // of blobs and artifacts in RocksDB (ARCHITECTURE.md)
+// From here on content gets a table file of its own instead of going through the log. At 8 MiB that takes half as long,
+// at 4 MiB four fifths, and below nothing is won; and a database of very many files is a slow one (ARCHITECTURE.md).
+inline constexpr uint64_t kTableFileBytesMin = 8 * kMiB;
 inline constexpr uint64_t kBlobCacheBytesDefault = 1024 * kMiB;  // hot memfds
 inline constexpr size_t kProgramCompressFromBytes = 16 * kKiB;
 // Answers up to this size are kept with their request's row, larger ones as artifacts. A commit that carries one costs

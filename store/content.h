@@ -1,5 +1,5 @@
-// Content by name in RocksDB: blobs, artifacts (the stored answers) and audit records. content.cc is the only file of
-// ours that knows RocksDB.
+// Content by name in RocksDB: blobs, artifacts (the stored answers) and audit records. Only content*.cc know
+// RocksDB.
 //
 // It promises: content is visible either whole or not at all; what was written before a successful `sync` survives the
 // loss of power, in the order of writing; a blob that is read back has the digest it is named by, or is dropped and
@@ -51,6 +51,8 @@ struct StoredRecord {
   std::string text;
 };
 
+class ContentEngine;
+
 class Content {
  public:
   static Result<std::unique_ptr<Content>> open(const std::string& directory);
@@ -98,19 +100,17 @@ class Content {
   Status sweep();
 
  private:
-  struct Engine;  // RocksDB's types stay in content.cc
   struct BlobEntry {
     ContentId id;
     uint64_t size_bytes;
   };
-  class Transfer;
 
-  explicit Content(std::unique_ptr<Engine> engine);
+  explicit Content(std::unique_ptr<ContentEngine> engine);
   Result<std::optional<BlobEntry>> blob_entry(const Digest& digest);
   void note_unsynced(const Digest& blob, std::optional<uint64_t> ended);
   Status drop_damaged_blob(const Digest& digest, ContentId id, std::string_view why);
 
-  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<ContentEngine> engine_;
   std::atomic<ContentId> next_id_{1};
   Mutex naming_mutex_;  // held while a blob gets or loses its name, so that it has one content at most
   mutable Mutex unsynced_mutex_;

@@ -153,9 +153,11 @@ void DurableStore::admit(Submission submission, std::function<void(Result<Admiss
 void DurableStore::take_in(const AdmittingPtr& admitting) {
   if (auto held = hold_blobs(*admitting); !held) return admitting->done(fail(held.error()));
   if (admitting->missing.empty()) admitting->program = encode_text(admitting->submission.program_text);
-  // Also what somebody else has stored and not yet synced must be durable before a row refers to it.
+  // Also what somebody else has stored and not yet synced must be durable before a row refers to it. A disk that was
+  // full is asked again whatever there is to sync.
   const auto& blobs = admitting->submission.program.blobs;
-  if (std::all_of(blobs.begin(), blobs.end(), [this](const Digest& blob) { return content_->is_synced(blob); })) {
+  if (!content_->is_out_of_space() &&
+      std::all_of(blobs.begin(), blobs.end(), [this](const Digest& blob) { return content_->is_synced(blob); })) {
     return on_blobs_held(admitting);
   }
   syncer_->after_sync([this, admitting](const Status& synced) {

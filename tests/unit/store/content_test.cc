@@ -1,6 +1,9 @@
 #include "store/content.h"
 
+#include <filesystem>
+#include <fstream>
 #include <thread>
+#include <utility>
 
 #include "store/blob_cache.h"
 #include "store/program_text.h"
@@ -23,6 +26,25 @@ class ContentTest : public testing::Test {
     return RawContent(path_);
   }
 
+  /// Table files of large content.
+  std::vector<std::filesystem::path> table_files() const {
+    std::vector<std::filesystem::path> found;
+    for (const auto& entry : std::filesystem::directory_iterator(path_)) {
+      if (entry.path().extension() == ".sst" && entry.file_size() >= limits::kTableFileBytesMin) {
+        found.push_back(entry.path());
+      }
+    }
+    return found;
+  }
+  std::string artifact(ContentId id, uint64_t size_bytes) {
+    std::string read;
+    EXPECT_TRUE(content_->read_artifact(id, size_bytes, [&](std::string_view bytes) {
+      read += bytes;
+      return Status();
+    }));
+    return read;
+  }
+
   TempDir dir_;
   const std::string path_ = dir_.path() + "/content";
   std::unique_ptr<Content> content_;
@@ -41,7 +63,11 @@ TEST_F(ContentTest, BlobsOfAllSizesComeBack) {
                           limits::kChunkBytes,
                           limits::kChunkBytes + 1,
                           5 * limits::kChunkBytes,
-                          5 * limits::kChunkBytes + 99};
+                          5 * limits::kChunkBytes + 99,
+                          limits::kTableFileBytesMin - 1,
+                          limits::kTableFileBytesMin,
+                          limits::kTableFileBytesMin + 1,
+                          2 * limits::kTableFileBytesMin + 99};
   for (const size_t size : sizes) {
     const std::string bytes = patterned(size);
     ASSERT_TRUE(content_->put_blob(Sha256::of(bytes), bytes));
@@ -74,16 +100,100 @@ TEST_F(ContentTest, ADamagedBlobIsDroppedAndCanBeStoredAgain) {
 }
 
 TEST_F(ContentTest, TheSameBlobFromManyAtOnceIsHeldOnce) {
-  const std::string bytes = patterned(3 * limits::kChunkBytes);
-  const Digest digest = Sha256::of(bytes);
-  std::vector<std::thread> threads;
-  for (int i = 0; i < 4; ++i) {
-    threads.emplace_back([&] { EXPECT_TRUE(content_->put_blob(digest, bytes)); });
+  for (const size_t size : {3 * limits::kChunkBytes, size_t{limits::kTableFileBytesMin}}) {
+    const std::string bytes = patterned(size);
+    const Digest digest = Sha256::of(bytes);
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 4; ++i) {
+      threads.emplace_back([&] { EXPECT_TRUE(content_->put_blob(digest, bytes)); });
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_TRUE(content_->load_blob(digest).value()->view().value() == bytes);
+    ASSERT_TRUE(content_->sweep());
+    EXPECT_TRUE(content_->load_blob(digest).value()->view().value() == bytes);
   }
-  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(table_files().size(), 1u);
+  EXPECT_TRUE(raw().nameless().empty());
+}
+
+TEST_F(ContentTest, LargeContentOfManyPiecesComesBack) {
+  const std::string bytes = patterned(limits::kTableFileBytesMin + 12345);
+  std::vector<std::string_view> pieces;
+  for (std::string_view rest = bytes; !rest.empty(); rest.remove_prefix(pieces.back().size())) {
+    pieces.push_back(rest.substr(0, 3 + pieces.size() * 100'000));
+    pieces.emplace_back();
+    std::swap(pieces.back(), pieces[pieces.size() - 2]);
+  }
+  const auto id = content_->put_artifact(Uuid::random(), "header", pieces);
+  ASSERT_TRUE(id);
+  EXPECT_EQ(table_files().size(), 1u);
+  EXPECT_TRUE(artifact(*id, bytes.size()) == bytes);
+  ASSERT_TRUE(content_->sync());
+  open();
+  EXPECT_TRUE(artifact(*id, bytes.size()) == bytes);
+}
+
+TEST_F(ContentTest, ADamagedTableFileIsNoticedAndItsSpaceIsFreeAtOnce) {
+  const std::string bytes = patterned(limits::kTableFileBytesMin);
+  const Digest digest = Sha256::of(bytes);
+  ASSERT_TRUE(content_->put_blob(digest, bytes));
+  ASSERT_TRUE(content_->sync());
+  content_.reset();
+  ASSERT_EQ(table_files().size(), 1u);
+  std::fstream file(table_files()[0], std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(static_cast<std::streamoff>(bytes.size() / 2));
+  file << "damage";
+  file.close();
+  open();
+  EXPECT_EQ(content_->load_blob(digest).error().kind, ErrorKind::kNotFound);
+  EXPECT_FALSE(content_->blob_bytes(digest).value());
+  EXPECT_TRUE(table_files().empty());
+  ASSERT_TRUE(content_->put_blob(digest, bytes));
   EXPECT_TRUE(content_->load_blob(digest).value()->view().value() == bytes);
+}
+
+TEST_F(ContentTest, TheSpaceOfLargeContentIsFreeAtOnce) {
+  const std::string bytes = patterned(limits::kTableFileBytesMin);
+  const std::string_view small[] = {"small"};
+  const std::string_view large[] = {bytes};
+  const Uuid request = Uuid::random();
+  const auto before = content_->put_artifact(request, "h", small);
+  const auto first = content_->put_artifact(request, "h", large);
+  const auto second = content_->put_artifact(request, "h", large);
+  const auto after = content_->put_artifact(request, "h", small);
+  ASSERT_TRUE(after);
+  EXPECT_EQ(table_files().size(), 2u);
+  ASSERT_TRUE(content_->drop_artifact(request, *first));
+  EXPECT_EQ(table_files().size(), 1u);
+  EXPECT_FALSE(content_->artifact_header(request, *first).value());
+  for (const ContentId id : {*before, *after}) EXPECT_EQ(artifact(id, 5), "small");
+  EXPECT_TRUE(artifact(*second, bytes.size()) == bytes);
+  // Somebody who reads it goes on to the end.
+  bool dropped = false;
+  ASSERT_TRUE(content_->read_artifact(*second, bytes.size(), [&](std::string_view) -> Status {
+    if (std::exchange(dropped, true)) return {};
+    return content_->drop_artifact(request, *second);
+  }));
+  EXPECT_TRUE(table_files().empty());
+  open();
+  for (const ContentId id : {*before, *after}) EXPECT_EQ(artifact(id, 5), "small");
+}
+
+TEST_F(ContentTest, WhatACrashLeftOnTheWayInIsRemoved) {
+  content_.reset();
+  std::ofstream(path_ + "/incoming/7") << "half a table file";
+  open();
+  EXPECT_TRUE(std::filesystem::is_empty(path_ + "/incoming"));
+}
+
+TEST_F(ContentTest, WhatWasOnlyBegunIsNotTakenForNewContent) {
+  const ContentId begun = raw().begin_write();
+  open();
+  const std::string_view piece[] = {"new"};
+  const auto id = content_->put_artifact(Uuid::random(), "header", piece);
+  EXPECT_GT(*id, begun);
   ASSERT_TRUE(content_->sweep());
-  EXPECT_TRUE(content_->load_blob(digest).value()->view().value() == bytes);
+  EXPECT_EQ(artifact(*id, 3), "new");
 }
 
 TEST_F(ContentTest, HalfWrittenContentIsSweptAndTheRestStays) {

@@ -65,7 +65,7 @@ TEST_F(DiskFullTest, WhatFindsNoRoomFailsAndTheRestGoesOn) {
   ASSERT_EQ(other.request_id, running);
 
   fill_all_but(2 * limits::kMiB);
-  const auto refused = admit(submission_with({staged(std::string(8 * limits::kMiB, 'x'))}));
+  const auto refused = admit(submission_with({staged(std::string(3 * limits::kMiB, 'x'))}));
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().kind, ErrorKind::kBusy) << refused.error().message;
   EXPECT_THAT(refused.error().message, HasSubstr("no space"));
@@ -95,6 +95,59 @@ TEST_F(DiskFullTest, WhatFindsNoRoomFailsAndTheRestGoesOn) {
   expect_sound_audit(audit(waiting));
   EXPECT_EQ(claim()->blobs[0].content->size_bytes(), 8 * limits::kMiB);
   EXPECT_TRUE(raw_content().nameless().empty());
+}
+
+/// It is not written through the log, so that the log is as good as before.
+TEST_F(DiskFullTest, LargeContentThatFindsNoRoomIsInNobodysWay) {
+  const StagedBlob large = staged(std::string(limits::kTableFileBytesMin, 'x'));
+  fill_all_but(limits::kTableFileBytesMin / 2);
+  const auto free_bytes = std::filesystem::space(dir_.path()).available;
+  for (int i = 0; i < 3; ++i) {
+    const auto refused = admit(submission_with({large}));
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().kind, ErrorKind::kBusy) << refused.error().message;
+    EXPECT_THAT(refused.error().message, HasSubstr("no space"));
+    EXPECT_TRUE(std::filesystem::is_empty(content_dir_ + "/incoming"));
+    EXPECT_GT(std::filesystem::space(dir_.path()).available, free_bytes - limits::kMiB);
+    admitted(submission_with({staged(fmt::format("small {}", i))}));
+  }
+  empty();
+  const Uuid id = admitted(submission_with({large}));
+  reopen();
+  EXPECT_EQ(state_of(id), State::kQueued);
+  EXPECT_TRUE(raw_content().nameless().empty());
+}
+
+/// While the first two are written, and after them.
+TEST_F(DiskFullTest, WhatFitsIsKeptBesideWhatDoesNot) {
+  store_.reset();
+  const std::string path = dir_.path() + "/content";
+  auto content = Content::open(path).value();
+  ASSERT_TRUE(content->put_blob(Sha256::of("first"), "first"));  // RocksDB takes much room for its log beforehand
+  fill_all_but(2 * limits::kTableFileBytesMin + limits::kTableFileBytesMin / 2);
+  std::atomic<int> kept = 0;
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < 2; ++thread) {
+    threads.emplace_back([&, thread] {
+      for (int i = 0; i < 4; ++i) {
+        std::string bytes(limits::kTableFileBytesMin, static_cast<char>('a' + thread));
+        bytes[0] = static_cast<char>('0' + i);
+        const Status stored = content->put_blob(Sha256::of(bytes), bytes);
+        EXPECT_TRUE(stored || stored.error().kind == ErrorKind::kBusy) << stored.error().message;
+        if (!stored || !content->sync()) continue;
+        ++kept;
+        EXPECT_TRUE(content->load_blob(Sha256::of(bytes)));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(kept, 2);
+  empty();
+  content.reset();
+  content = Content::open(path).value();
+  ASSERT_TRUE(content->sweep());
+  content.reset();
+  EXPECT_TRUE(RawContent(path).nameless().empty());
 }
 
 /// What RocksDB could not append to must not be written or synced again, be it its write-ahead log or the file in which

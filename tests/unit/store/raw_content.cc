@@ -61,11 +61,16 @@ void RawContent::damage_blob(const Digest& digest, std::string_view bytes) {
   put("chunks", big_endian(id_at(entry, 1), 8) + big_endian(0, 4), bytes);
 }
 
-ContentId RawContent::half_write(std::string_view chunk) {
+ContentId RawContent::begin_write() {
   ContentId last = 0;
   for_each("chunks", [&](const std::string& key, const std::string&) { last = id_at(key, 0); });
   const ContentId id = last + 1;
   put("default", "writing" + big_endian(id, 8), "");
+  return id;
+}
+
+ContentId RawContent::half_write(std::string_view chunk) {
+  const ContentId id = begin_write();
   put("chunks", big_endian(id, 8) + big_endian(0, 4), chunk);
   return id;
 }

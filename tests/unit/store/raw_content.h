@@ -23,6 +23,8 @@ class RawContent {
 
   /// Replaces the first chunk of a blob without its name noticing.
   void damage_blob(const Digest& digest, std::string_view bytes);
+  /// Leaves a mark as a crash before the first chunk does.
+  ContentId begin_write();
   /// Leaves one chunk as a crash in the middle of writing does.
   ContentId half_write(std::string_view chunk);
   /// Contents that have chunks but no name.

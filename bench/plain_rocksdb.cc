@@ -1,0 +1,85 @@
+#include "bench/plain_rocksdb.h"
+
+#include <rocksdb/db.h>
+#include <rocksdb/options.h>
+#include <rocksdb/table.h>
+#include <rocksdb/write_batch.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <thread>
+
+#include "base/error.h"
+#include "schema/limits.h"
+
+namespace kcoral::bench {
+namespace {
+
+void check(const rocksdb::Status& status) {
+  if (status.ok()) return;
+  std::fprintf(stderr, "RocksDB: %s\n", status.ToString().c_str());
+  std::exit(1);
+}
+
+std::string big_endian(uint64_t value) {
+  std::string text;
+  for (int shift = 56; shift >= 0; shift -= 8) text += static_cast<char>(value >> shift);
+  return text;
+}
+
+/// Those that the store has for chunks: the most that RocksDB does with such bytes on this path.
+rocksdb::Options options() {
+  rocksdb::BlockBasedTableOptions table;
+  table.no_block_cache = true;
+  table.checksum = rocksdb::kXXH3;
+  rocksdb::Options options;
+  options.create_if_missing = true;
+  options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
+  options.write_buffer_size = 16 * limits::kMiB;
+  options.max_write_buffer_number = 4;
+  options.compression = rocksdb::kNoCompression;
+  options.max_total_wal_size = 128 * limits::kMiB;
+  return options;
+}
+
+}  // namespace
+
+struct PlainRocksdb::Database {
+  std::unique_ptr<rocksdb::DB> db;
+  uint64_t next_key = 1;
+};
+
+PlainRocksdb::PlainRocksdb(const std::string& directory) : database_(std::make_unique<Database>()) {
+  rocksdb::DB* db = nullptr;
+  check(rocksdb::DB::Open(options(), directory, &db));
+  database_->db.reset(db);
+}
+
+PlainRocksdb::~PlainRocksdb() = default;
+
+void PlainRocksdb::keep(std::string_view bytes) {
+  for (; !bytes.empty(); bytes.remove_prefix(std::min<size_t>(limits::kChunkBytes, bytes.size()))) {
+    const std::string_view chunk = bytes.substr(0, limits::kChunkBytes);
+    check(database_->db->Put({}, big_endian(database_->next_key++), rocksdb::Slice(chunk.data(), chunk.size())));
+  }
+  rocksdb::WriteOptions synced;
+  synced.sync = true;
+  rocksdb::WriteBatch nothing;
+  check(database_->db->Write(synced, &nothing));
+}
+
+void PlainRocksdb::settle() {
+  check(database_->db->Flush({}));
+  for (const char* what : {"rocksdb.compaction-pending", "rocksdb.num-running-compactions"}) {
+    uint64_t left = 1;
+    while (left > 0) {
+      KCORAL_CHECK(database_->db->GetIntProperty(what, &left));
+      if (left > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+}
+
+}  // namespace kcoral::bench
