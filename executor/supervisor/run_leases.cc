@@ -22,7 +22,7 @@ void RunLeases::ask() {
   const std::vector<int>& exact = devices_.empty() ? terms_.slot_devices : devices_;
   lease_ =
       leases_.ask({.priority = terms_.priority, .devices = is_any ? std::vector<int>() : exact, .count = terms_.count},
-                  [this] { on_granted(); });
+                  {[this] { on_granted(); }, [this](std::string why) { on_denied(std::move(why)); }});
 }
 
 void RunLeases::on_granted() {
@@ -36,11 +36,17 @@ void RunLeases::on_granted() {
   handlers_.granted();
 }
 
+void RunLeases::on_denied(std::string why) {
+  if (!timer_) return;  // it ends anyway
+  stop_waiting();
+  handlers_.withheld(std::move(why));
+}
+
 void RunLeases::on_wait_over() {
   timer_.reset();
   handlers_.withheld(
       fmt::format("the program waited {:g} s for a GPU lease, the longest that this server allows "
-                  "(--lease-wait-timeout-seconds)",
+                  "(--lease-wait-timeout-seconds); GET /gpus shows who has the GPU, or that it is quarantined",
                   std::chrono::duration<double>(terms_.wait_max).count()));
 }
 
@@ -51,12 +57,13 @@ void RunLeases::ask_to_end_context(std::function<void(bool is_ours)> begin) {
     begin(/*is_ours=*/false);
   });
   const std::vector<int>& devices = devices_.empty() ? terms_.slot_devices : devices_;
-  lease_ =
-      leases_.ask({.purpose = LeasePurpose::kContext, .priority = terms_.priority, .devices = devices}, [this, begin] {
-        if (!timer_) return;
-        stop_waiting();
-        begin(/*is_ours=*/true);
-      });
+  const auto granted = [this, begin] {
+    if (!timer_) return;
+    stop_waiting();
+    begin(/*is_ours=*/true);
+  };
+  lease_ = leases_.ask({.purpose = LeasePurpose::kContext, .priority = terms_.priority, .devices = devices},
+                       {.granted = granted});
 }
 
 void RunLeases::stop_waiting() {

@@ -1,8 +1,9 @@
 // The leases of one program's run: those that the program asks for, one after another, and the one under which its
 // context ends.
 //
-// It promises: there is one at a time; each of the program's is for the devices of its first; a wait for one is not
-// longer than the server allows; and each is ended once, at the latest with this object.
+// It promises: there is one at a time; each of the program's is for the devices of its first; a wait for one ends when
+// the server denies it, or after the longest time that it allows; and each is ended once, at the latest with this
+// object.
 //
 // Belongs to its loop's thread.
 #pragma once
@@ -69,6 +70,7 @@ class RunLeases {
 
  private:
   void on_granted();
+  void on_denied(std::string why);
   void on_wait_over();
 
   EventLoop& loop_;

@@ -150,6 +150,7 @@ Status Supervisor::take_frame(Frame frame) {
   if (type == "blobs") return take_blobs(std::move(frame));
   if (type == "cancel") return take_cancel(frame);
   if (type == "lease_granted") return leases_->take_grant(frame);
+  if (type == "lease_denied") return leases_->take_denial(frame);
   if (type == "device_holder") return take_device_holder(frame);
   return fail(ErrorKind::kEngine, "there is no such type");
 }
