@@ -68,7 +68,7 @@ class ExecutorEvents {
   virtual void on_running(int pid) = 0;
   virtual void on_records(std::vector<RunRecord> records) = 0;
   virtual void on_outcome(RunReport report) = 0;
-  /// It waits for `grant_lease`, or withdraws.
+  /// It waits for `grant_lease` or `deny_lease`, or withdraws.
   virtual void on_lease_asked(const LeaseAsk& ask) = 0;
   /// A lease that was asked for is withdrawn or given back; once for each, unless the executor is lost before.
   /// `processes_ended`: those of its holder have ended, as far as the executor can tell.
@@ -92,8 +92,11 @@ class Executor {
   virtual void start(ExecutorEvents& events) = 0;
   /// Requires: the last event was on_idle.
   virtual void run(Assignment assignment) = 0;
-  /// Requires: it was asked for, and neither granted nor ended.
+  /// Requires: it was asked for, and neither granted, denied nor ended.
   virtual void grant_lease(uint64_t id, const std::vector<int>& devices) = 0;
+  /// The program fails with that as an `unavailable` error, unless it ends otherwise before. Requires: as for
+  /// `grant_lease`, and it is a program's.
+  virtual void deny_lease(uint64_t id, const std::string& message) = 0;
   /// While the running program has given its lease back: that request has the device now.
   virtual void tell_device_holder(const Uuid& request_id) = 0;
   /// Ends the running program; `on_outcome` follows with kCancelled unless it had ended already.

@@ -64,6 +64,7 @@ class FakeExecutor : public Executor {
   std::vector<Assignment> assignments;
   std::vector<Uuid> cancels;
   std::vector<std::pair<uint64_t, std::vector<int>>> grants;
+  std::vector<std::pair<uint64_t, std::string>> denials;
   std::vector<Uuid> device_holders;
 
   bool is_running() const { return running_.has_value(); }
@@ -110,6 +111,7 @@ class FakeExecutor : public Executor {
     post([this, id, processes_ended] { events_->on_lease_ended(id, processes_ended); });
   }
   void grant_lease(uint64_t id, const std::vector<int>& devices) override { grants.emplace_back(id, devices); }
+  void deny_lease(uint64_t id, const std::string& message) override { denials.emplace_back(id, message); }
   void tell_device_holder(const Uuid& request_id) override { device_holders.push_back(request_id); }
 
   void cancel(const Uuid& request_id) override {

@@ -142,6 +142,15 @@ void RemoteExecutor::grant_lease(uint64_t id, const std::vector<int>& devices) {
   watch_over_rest();
 }
 
+void RemoteExecutor::deny_lease(uint64_t id, const std::string& message) {
+  const auto lease = leases_.find(id);
+  KCORAL_CHECK(lease != leases_.end() && lease->second.for_program && !lease->second.is_granted);
+  channel_->send(
+      {{"type", "lease_denied"}, {"lease", id}, {"message", message.substr(0, limits::kFrameMessageBytesMax)}});
+  // Nothing is left to do but to end the program.
+  if (is_outcome_due_) watch_over_run(std::chrono::milliseconds(0));
+}
+
 void RemoteExecutor::tell_device_holder(const Uuid& request_id) {
   if (!is_outcome_due_) return;
   nlohmann::json body = frame_about(*run_, "device_holder");
@@ -154,7 +163,7 @@ void RemoteExecutor::cancel(const Uuid& request_id) {
 }
 
 /// The executor keeps the deadline; this is for an executor that cannot. While a program waits for a lease its time
-/// stands still, so this begins anew with each grant.
+/// stands still, so this begins anew with each grant, and with the denial that ends it.
 void RemoteExecutor::watch_over_run(std::chrono::milliseconds timeout) {
   stop_watching_over_run();
   run_timer_ = loop_.run_after(timeout + limits::kKillWait + kSilenceMax, [this] {

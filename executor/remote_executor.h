@@ -62,6 +62,7 @@ class RemoteExecutor : public Executor {
   void start(ExecutorEvents& events) override;
   void run(Assignment assignment) override;
   void grant_lease(uint64_t id, const std::vector<int>& devices) override;
+  void deny_lease(uint64_t id, const std::string& message) override;
   void tell_device_holder(const Uuid& request_id) override;
   void cancel(const Uuid& request_id) override;
 

@@ -31,7 +31,7 @@ std::vector<LeaseId> LeaseTable::in_order() const {
 std::vector<LeaseTable::Grant> LeaseTable::grant(SteadyTime now) {
   std::vector<int> available;
   for (const auto& [id, device] : devices_) {
-    if (device.use == DeviceUse::kFree && !device.is_quarantined) available.push_back(id);
+    if (device.use == DeviceUse::kFree && !device.quarantined_at) available.push_back(id);
   }
   std::vector<Grant> grants;
   if (available.empty() || waiting_.empty()) return grants;
@@ -48,11 +48,27 @@ std::vector<LeaseTable::Grant> LeaseTable::grant(SteadyTime now) {
   return grants;
 }
 
-bool LeaseTable::is_satisfiable(const Wanted& wanted) const {
-  const auto usable = std::count_if(devices_.begin(), devices_.end(), [&wanted](const auto& device) {
-    return !device.second.is_quarantined && could_have(wanted, device.first);
+bool LeaseTable::is_satisfiable(const Wanted& wanted, SteadyTime since) const {
+  const auto usable = std::count_if(devices_.begin(), devices_.end(), [&wanted, since](const auto& device) {
+    return !is_out(device.second, since) && could_have(wanted, device.first);
   });
   return static_cast<size_t>(usable) >= wanted.needed();
+}
+
+bool LeaseTable::is_out(const Device& device, SteadyTime since) {
+  return device.quarantined_at && *device.quarantined_at <= since;
+}
+
+std::vector<LeaseTable::Stranded> LeaseTable::stranded(SteadyTime since) const {
+  std::vector<Stranded> found;
+  for (const auto& [lease, waiting] : waiting_) {
+    if (is_satisfiable(waiting.wanted, since)) continue;
+    Stranded& stranded = found.emplace_back(Stranded{lease, {}});
+    for (const auto& [id, device] : devices_) {
+      if (is_out(device, since) && could_have(waiting.wanted, id)) stranded.devices.push_back(id);
+    }
+  }
+  return found;
 }
 
 std::vector<int> LeaseTable::choose(const Wanted& wanted, std::vector<int>& available) const {
@@ -90,7 +106,7 @@ std::vector<int> LeaseTable::end(LeaseId lease, bool clear, SteadyTime now) {
   for (const int id : ended) {
     Device& device = devices_.at(id);
     device.use = clear ? DeviceUse::kFree : DeviceUse::kClearing;
-    if (clear) device.is_quarantined = false;
+    if (clear) device.quarantined_at.reset();
     device.holder.reset();
     device.ended_at = now;
     device.was_wanted = std::any_of(waiting_.begin(), waiting_.end(),
@@ -103,12 +119,12 @@ void LeaseTable::set_clear(int id) {
   Device& device = devices_.at(id);
   if (device.use != DeviceUse::kClearing) return;
   device.use = DeviceUse::kFree;
-  device.is_quarantined = false;
+  device.quarantined_at.reset();
 }
 
-void LeaseTable::quarantine(int id) {
+void LeaseTable::quarantine(int id, SteadyTime now) {
   Device& device = devices_.at(id);
-  if (device.use != DeviceUse::kFree) device.is_quarantined = true;
+  if (device.use != DeviceUse::kFree && !device.quarantined_at) device.quarantined_at = now;
 }
 
 std::vector<LeaseTable::DeviceView> LeaseTable::view() const {
@@ -116,7 +132,7 @@ std::vector<LeaseTable::DeviceView> LeaseTable::view() const {
   for (const auto& [id, device] : devices_) {
     const auto waiters = std::count_if(waiting_.begin(), waiting_.end(),
                                        [id = id](const auto& each) { return could_have(each.second.wanted, id); });
-    views.push_back({id, device.use, device.is_quarantined, device.holder, static_cast<size_t>(waiters),
+    views.push_back({id, device.use, device.quarantined_at.has_value(), device.holder, static_cast<size_t>(waiters),
                      device.handovers, device.idle_between});
   }
   return views;

@@ -8,7 +8,7 @@
 //
 // A device whose last holder's processes may not be gone yet is held back (`kClearing`) until somebody says that it is
 // clear. One that is quarantined is granted to nobody, and nothing is kept for whoever cannot be granted anything
-// without it. Not thread-safe.
+// without it: those are the stranded. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -36,6 +36,10 @@ class LeaseTable {
     std::vector<int> devices;
     std::chrono::nanoseconds waited{};
   };
+  struct Stranded {
+    LeaseId lease = 0;
+    std::vector<int> devices;  // that it could have, were they not quarantined
+  };
   enum class DeviceUse { kFree, kHeld, kClearing };
   struct DeviceView {
     int id = 0;
@@ -54,6 +58,9 @@ class LeaseTable {
   /// What can be granted now, each once: the holder is to be told.
   std::vector<Grant> grant(SteadyTime now);
 
+  /// Those that wait and could be granted nothing without the devices that are quarantined since `since` or longer.
+  std::vector<Stranded> stranded(SteadyTime since) const;
+
   /// Withdraws a lease that waits, or ends one that is held. `clear`: nothing of its holder is left on the devices, or
   /// its processes stay and are idle. Otherwise they are held back. Returns the devices that it held.
   std::vector<int> end(LeaseId lease, bool clear, SteadyTime now);
@@ -61,7 +68,7 @@ class LeaseTable {
   /// A device that was held back can be used again, quarantined or not.
   void set_clear(int device);
   /// A device that is held or held back is out of use until its holder has ended it and it is clear after all.
-  void quarantine(int device);
+  void quarantine(int device, SteadyTime now);
 
   std::vector<DeviceView> view() const;
 
@@ -72,7 +79,7 @@ class LeaseTable {
   };
   struct Device {
     DeviceUse use = DeviceUse::kFree;
-    bool is_quarantined = false;
+    std::optional<SteadyTime> quarantined_at;
     std::optional<LeaseId> holder;
     SteadyTime ended_at{};    // its last lease
     bool was_wanted = false;  // somebody waited when it ended
@@ -80,14 +87,15 @@ class LeaseTable {
     std::chrono::nanoseconds idle_between{};
   };
 
-  /// Whether the devices that are not quarantined would be enough.
-  bool is_satisfiable(const Wanted& wanted) const;
+  /// Whether the devices that are not quarantined, or not yet `since` then, would be enough.
+  bool is_satisfiable(const Wanted& wanted, SteadyTime since = SteadyTime::max()) const;
   /// Waiting leases, the next first.
   std::vector<LeaseId> in_order() const;
   /// The devices that `wanted` gets of those in `available`; empty if it must wait. What it keeps others from taking
   /// is removed from `available` either way.
   std::vector<int> choose(const Wanted& wanted, std::vector<int>& available) const;
   static bool could_have(const Wanted& wanted, int device);
+  static bool is_out(const Device& device, SteadyTime since);
   void hold(LeaseId lease, int device, SteadyTime now);
 
   std::map<int, Device> devices_;

@@ -1,5 +1,8 @@
 #include "scheduler/leases.h"
 
+#include <fmt/format.h>
+
+#include <string_view>
 #include <utility>
 
 #include "base/log.h"
@@ -10,6 +13,8 @@ namespace kcoral::scheduler {
 // A device that is not clear after limits::kKillWait is called stuck; so long until nobody is expected to say so any
 // more.
 constexpr auto kAnswerWait = limits::kKillWait + std::chrono::seconds(10);
+// Of a time stamp: nobody who reads an error cares for more.
+constexpr size_t kWholeSeconds = std::string_view("2026-11-29T19:24:56").size();
 
 Leases::Leases(std::vector<int> devices, devices::Clearance& clearance, EventLoop& loop, Owner owner)
     : clearance_(clearance), loop_(loop), owner_(std::move(owner)), table_(devices) {
@@ -19,12 +24,12 @@ Leases::Leases(std::vector<int> devices, devices::Clearance& clearance, EventLoo
 
 Leases::~Leases() {
   for (const auto& [device, timer] : unanswered_) loop_.cancel(timer);
+  for (const auto& [device, trouble] : trouble_) loop_.cancel(trouble.grace_timer);
 }
 
-LeaseId Leases::ask(LeaseHolder holder, LeaseTable::Wanted wanted,
-                    std::function<void(const std::vector<int>&)> granted) {
+LeaseId Leases::ask(LeaseHolder holder, LeaseTable::Wanted wanted, Answers answers) {
   const LeaseId lease = table_.ask(std::move(wanted), loop_.clock().now());
-  entries_.emplace(lease, Entry{std::move(holder), std::move(granted)});
+  entries_.emplace(lease, Entry{std::move(holder), std::move(answers)});
   settle();
   return lease;
 }
@@ -49,18 +54,48 @@ void Leases::quarantine(LeaseId lease, const std::string& reason) {
   }
 }
 
-/// A grant may end in the next: whoever is told of one may end a lease at once.
+/// One answer may lead to the next: whoever is told may end a lease at once.
 void Leases::settle() {
   if (std::exchange(settling_, true)) return;
-  for (auto grants = table_.grant(loop_.clock().now()); !grants.empty(); grants = table_.grant(loop_.clock().now())) {
-    for (const LeaseTable::Grant& grant : grants) {
-      for (const int device : grant.devices) since_[device] = loop_.clock().wall_now();
-      const auto entry = entries_.find(grant.lease);
-      if (entry != entries_.end()) entry->second.granted(grant.devices);
-    }
+  while (grant_some() || deny_one()) {
   }
   settling_ = false;
   update_view();
+}
+
+bool Leases::grant_some() {
+  const std::vector<LeaseTable::Grant> grants = table_.grant(loop_.clock().now());
+  for (const LeaseTable::Grant& grant : grants) {
+    for (const int device : grant.devices) since_[device] = loop_.clock().wall_now();
+    const auto entry = entries_.find(grant.lease);
+    if (entry != entries_.end()) entry->second.answers.granted(grant.devices);
+  }
+  return !grants.empty();
+}
+
+bool Leases::deny_one() {
+  if (trouble_.empty()) return false;
+  const SteadyTime now = loop_.clock().now();
+  for (const LeaseTable::Stranded& stranded : table_.stranded(now - limits::kQuarantineGrace)) {
+    const auto entry = entries_.find(stranded.lease);
+    if (entry == entries_.end() || !entry->second.answers.denied) continue;
+    const Answers answers = std::move(entry->second.answers);
+    entries_.erase(entry);
+    table_.end(stranded.lease, /*clear=*/true, now);
+    answers.denied(why_denied(stranded.devices));
+    return true;
+  }
+  return false;
+}
+
+std::string Leases::why_denied(const std::vector<int>& devices) const {
+  std::string why;
+  for (const int device : devices) {
+    const std::string since = rfc3339(since_.at(device)).substr(0, kWholeSeconds);
+    why += fmt::format("GPU {} is quarantined since {}Z: {}; ", device, since, trouble_.at(device).reason);
+  }
+  why += devices.size() == 1 ? "it may come back by itself" : "they may come back by themselves";
+  return why + " (GET /gpus shows it): send the program again";
 }
 
 void Leases::clear(int device) {
@@ -100,7 +135,10 @@ void Leases::on_cleared(int device) {
 }
 
 void Leases::on_usable_again(int device) {
-  if (trouble_.erase(device) == 0) return;
+  const auto trouble = trouble_.find(device);
+  if (trouble == trouble_.end()) return;
+  loop_.cancel(trouble->second.grace_timer);
+  trouble_.erase(trouble);
   spdlog::warn("GPU {} is back", device);
   since_[device] = loop_.clock().wall_now();
   tell_quarantined();
@@ -108,23 +146,27 @@ void Leases::on_usable_again(int device) {
 
 void Leases::quarantine(int device, const std::string& reason) {
   spdlog::error("GPU {} is quarantined: {}", device, reason);
-  trouble_[device] = reason;
-  since_[device] = loop_.clock().wall_now();
-  table_.quarantine(device);
+  const auto [trouble, is_new] = trouble_.try_emplace(device);
+  trouble->second.reason = reason;
+  if (is_new) {
+    since_[device] = loop_.clock().wall_now();
+    trouble->second.grace_timer = loop_.run_after(limits::kQuarantineGrace, [this] { settle(); });
+  }
+  table_.quarantine(device, loop_.clock().now());
   tell_quarantined();
   settle();
 }
 
 void Leases::tell_quarantined() {
   std::set<int> quarantined;
-  for (const auto& [device, reason] : trouble_) quarantined.insert(device);
+  for (const auto& [device, trouble] : trouble_) quarantined.insert(device);
   owner_.on_quarantined(std::move(quarantined));
 }
 
 std::optional<Quarantine> Leases::quarantine_of(int device) const {
   const auto trouble = trouble_.find(device);
   if (trouble == trouble_.end()) return std::nullopt;
-  return Quarantine{since_.at(device), trouble->second};
+  return Quarantine{since_.at(device), trouble->second.reason};
 }
 
 void Leases::update_view() {
@@ -136,7 +178,8 @@ void Leases::update_view() {
         view.holder = entry->second.holder;
       }
     }
-    if (const auto trouble = trouble_.find(view.table.id); trouble != trouble_.end()) view.trouble = trouble->second;
+    if (const auto trouble = trouble_.find(view.table.id); trouble != trouble_.end())
+      view.trouble = trouble->second.reason;
     views.push_back(std::move(view));
   }
   const MutexLock lock(view_mutex_);

@@ -2,8 +2,9 @@
 //
 // It promises what LeaseTable promises, and that a lease whose processes ended passes on only once its devices are
 // clear of them (devices/clearance.h); a device that is not clear in time, of which the driver does not tell, or whose
-// holder cannot be ended, is quarantined, and comes back by itself.
-// Belongs to its loop's thread, except for `view`.
+// holder cannot be ended, is quarantined, and comes back by itself. Who can be granted nothing without devices that
+// have been quarantined for limits::kQuarantineGrace is told why, unless it would rather wait on. Belongs to its loop's
+// thread, except for `view`.
 #pragma once
 
 #include <functional>
@@ -44,16 +45,19 @@ class Leases {
   Leases(std::vector<int> devices, devices::Clearance& clearance, EventLoop& loop, Owner owner);
   ~Leases();
 
-  /// `granted` runs once unless the lease is ended before, perhaps from within this call. Requires: `wanted` names
-  /// devices of this server, and no more than it has.
-  [[nodiscard]] LeaseId ask(LeaseHolder holder, LeaseTable::Wanted wanted,
-                            std::function<void(const std::vector<int>&)> granted);
+  struct Answers {
+    std::function<void(const std::vector<int>& devices)> granted;
+    std::function<void(const std::string& why)> denied = {};  // it is granted no more; none: it waits on
+  };
+  /// One of the answers runs once unless the lease is ended before, perhaps from within this call. Requires: `wanted`
+  /// names devices of this server, and no more than it has.
+  [[nodiscard]] LeaseId ask(LeaseHolder holder, LeaseTable::Wanted wanted, Answers answers);
 
   /// Its holder's processes cannot be ended: the devices that it holds are quarantined until they are gone after all.
   void quarantine(LeaseId lease, const std::string& reason);
 
-  /// Withdraws it, or gives it back. `processes_ended`: those of its holder have, so that its devices are looked at
-  /// before they pass on.
+  /// Withdraws it, or gives it back; changes nothing of one that was denied. `processes_ended`: those of its holder
+  /// have, so that its devices are looked at before they pass on.
   void end(LeaseId lease, bool processes_ended);
 
   /// None if it is not quarantined.
@@ -71,9 +75,16 @@ class Leases {
  private:
   struct Entry {
     LeaseHolder holder;
-    std::function<void(const std::vector<int>&)> granted;
+    Answers answers;
+  };
+  struct Trouble {
+    std::string reason;
+    EventLoop::TimerId grace_timer = 0;
   };
   void settle();
+  bool grant_some();
+  bool deny_one();
+  std::string why_denied(const std::vector<int>& devices) const;
   void clear(int device);
   void stop_waiting(int device);
   void on_cleared(int device);
@@ -88,7 +99,7 @@ class Leases {
   LeaseTable table_;
   std::map<LeaseId, Entry> entries_;
   std::map<int, EventLoop::TimerId> unanswered_;  // devices that are looked at, without a word so far
-  std::map<int, std::string> trouble_;
+  std::map<int, Trouble> trouble_;                // of those that are quarantined
   std::map<int, WallTime> since_;
   bool settling_ = false;
   mutable Mutex view_mutex_;

@@ -83,8 +83,11 @@ void Slot::on_lease_asked(const executor::LeaseAsk& ask) {
   if (ask.for_program() && fence_) holder.request_id = fence_->request_id;
   if (ask.for_program()) given_back_.clear();
   leases_asked_[ask.id].for_program = ask.for_program();
-  const LeaseId id = leases_->ask(std::move(holder), {ask.priority, ask.devices, ask.count},
-                                  [this, lease = ask.id](const std::vector<int>& devices) { grant(lease, devices); });
+  Leases::Answers answers;
+  answers.granted = [this, lease = ask.id](const std::vector<int>& devices) { grant(lease, devices); };
+  // Whoever makes or ends a context waits for as long as the executor lets it.
+  if (ask.for_program()) answers.denied = [this, lease = ask.id](const std::string& why) { deny(lease, why); };
+  const LeaseId id = leases_->ask(std::move(holder), {ask.priority, ask.devices, ask.count}, std::move(answers));
   const auto lease = leases_asked_.find(ask.id);
   if (lease != leases_asked_.end()) {
     lease->second.id = id;
@@ -100,6 +103,12 @@ void Slot::grant(uint64_t id, const std::vector<int>& devices) {
   const bool for_program = lease->second.for_program;
   executor_->grant_lease(id, devices);
   if (for_program && fence_) owner_.on_devices_taken(*this, devices, fence_->request_id);
+}
+
+void Slot::deny(uint64_t id, const std::string& why) {
+  if (!leases_asked_.contains(id)) return;
+  spdlog::warn("{} waits for a GPU in vain: {}", name(), why);
+  executor_->deny_lease(id, why);
 }
 
 void Slot::on_lease_ended(uint64_t id, bool processes_ended) {

@@ -86,6 +86,7 @@ class Slot final : public executor::ExecutorEvents {
   };
   void move_to(State state);
   void grant(uint64_t id, const std::vector<int>& devices);
+  void deny(uint64_t id, const std::string& why);
   void run(store::Claim claim);
   void flush_records();
   std::vector<store::AuditRecord> take_records();

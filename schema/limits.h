@@ -73,6 +73,9 @@ inline constexpr auto kContextWait = 30s;   // for making a CUDA context, which 
 // For the lease under which the processes of an answered program end: longer than a measurement lasts, as a rule. What
 // the program left running has no deadline any more, and its slot is out of use.
 inline constexpr auto kContextEndWait = 30s;
+// How long programs wait for a quarantined device before they are told: most come back within seconds, since a driver
+// is often late to forget a process, and who waited that long had rather hear why than wait on in silence.
+inline constexpr auto kQuarantineGrace = 30s;
 inline constexpr uint64_t kDeviceIdMax = 1023;
 inline constexpr auto kKillWait = 10s;       // contract: then the slot is quarantined
 inline constexpr auto kShutdownGrace = 30s;  // default of --shutdown-grace-seconds

@@ -48,7 +48,7 @@ bool ContextMaking::take(const Frame& frame) {
 void ContextMaking::ask_for_lease() {
   step_ = Step::kWaiting;
   lease_ = leases_.ask({.purpose = LeasePurpose::kContext, .priority = kContextPriority, .devices = devices_},
-                       [this] { begin(); });
+                       {.granted = [this] { begin(); }});
 }
 
 void ContextMaking::begin() {

@@ -1,7 +1,8 @@
 // Leases of GPUs as an executor asks the server for them.
 //
-// It promises: each lease that was asked for is ended exactly once, at the latest when its DeviceLease is destroyed,
-// whether it was granted by then or not. Belongs to its loop's thread; DeviceLeases outlives every DeviceLease.
+// It promises: each lease that was asked for is granted or denied at most once, and ended exactly once, at the latest
+// when its DeviceLease is destroyed, whether it was granted by then or not. Belongs to its loop's thread; DeviceLeases
+// outlives every DeviceLease.
 #pragma once
 
 #include <functional>
@@ -9,6 +10,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "base/clock.h"
@@ -21,6 +23,11 @@ class DeviceLeases;
 
 class DeviceLease {
  public:
+  struct Answers {
+    std::function<void()> granted;
+    std::function<void(std::string why)> denied = {};  // then it is to be ended; none: it is one that waits on
+  };
+
   /// Of a lease that nobody ended: whoever has the device next is to find out whether it is clear.
   ~DeviceLease() { end(/*processes_ended=*/true); }
   DeviceLease(const DeviceLease&) = delete;
@@ -40,14 +47,15 @@ class DeviceLease {
 
  private:
   friend class DeviceLeases;
-  DeviceLease(DeviceLeases& leases, uint64_t id, std::function<void()> granted);
+  DeviceLease(DeviceLeases& leases, uint64_t id, Answers answers);
 
   DeviceLeases& leases_;
   uint64_t id_;
-  std::function<void()> granted_;
+  Answers answers_;
   SteadyTime asked_at_;
   std::optional<SteadyTime> granted_at_;
   std::vector<int> devices_;
+  bool is_answered_ = false;
   bool is_ended_ = false;
 };
 
@@ -56,14 +64,18 @@ class DeviceLeases {
   using Send = std::function<void(const nlohmann::json& body)>;
   DeviceLeases(Clock& clock, Send send) : clock_(clock), send_(std::move(send)) {}
 
-  /// `ask.id` is given here. `granted` runs when the server grants it, never from within this call.
-  std::unique_ptr<DeviceLease> ask(LeaseAsk ask, std::function<void()> granted);
+  /// `ask.id` is given here. One of the answers runs when the server gives it, never from within this call.
+  std::unique_ptr<DeviceLease> ask(LeaseAsk ask, DeviceLease::Answers answers);
 
-  /// A `lease_granted` frame. One for a lease that was ended meanwhile crossed it on the way, and is ignored.
+  /// A `lease_granted` or `lease_denied` frame. One for a lease that was ended meanwhile crossed it on the way, and is
+  /// ignored.
   Status take_grant(const Frame& frame);
+  Status take_denial(const Frame& frame);
 
  private:
   friend class DeviceLease;
+  /// That which the frame answers, for the first time; null if it was ended.
+  Result<DeviceLease*> take_answer(const Frame& frame);
 
   Clock& clock_;
   Send send_;

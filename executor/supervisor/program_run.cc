@@ -12,8 +12,6 @@
 namespace kcoral::executor {
 namespace {
 
-using namespace std::chrono_literals;
-
 using schema::InstructionErrorKind;
 using schema::Outcome;
 
@@ -74,18 +72,19 @@ Result<std::unique_ptr<ProgramRun>> ProgramRun::start(EventLoop& loop, DeviceLea
 ProgramRun::ProgramRun(EventLoop& loop, DeviceLeases& leases, std::unique_ptr<Runtime> runtime, RunRequest request,
                        schema::Program program, Handlers handlers)
     : loop_(loop),
-      leases_(leases),
       runtime_(std::move(runtime)),
       request_(std::move(request)),
       program_(std::move(program)),
       handlers_(std::move(handlers)),
       assigned_at_(loop.clock().now()),
       records_(loop, request_.run, [this](const nlohmann::json& frame) { handlers_.send(frame, {}); }),
-      conversation_(program_, loop.clock(), [this](const nlohmann::ordered_json& record) { records_.add(record); }) {}
+      conversation_(program_, loop.clock(), [this](const nlohmann::ordered_json& record) { records_.add(record); }),
+      leases_(loop, leases, request_.lease_terms,
+              {[this](const nlohmann::ordered_json& record) { records_.add(record); }, [this] { on_lease_granted(); },
+               [this](std::string why) { on_lease_withheld(std::move(why)); }}) {}
 
 ProgramRun::~ProgramRun() {
-  for (const auto* timer :
-       {&deadline_timer_, &lease_timer_, &memory_timer_, &recycle_timer_, &kill_timer_, &closed_timer_}) {
+  for (const auto* timer : {&deadline_timer_, &memory_timer_, &recycle_timer_, &kill_timer_, &closed_timer_}) {
     if (*timer) loop_.cancel(**timer);
   }
 }
@@ -98,10 +97,10 @@ void ProgramRun::begin() {
     });
   }
   start_deadline(request_.timeout);
-  const size_t gpus = request_.slot_devices.size();
-  if (request_.gpu_count > gpus) {  // it was admitted by a server that had more
+  const size_t gpus = request_.lease_terms.slot_devices.size();
+  if (request_.lease_terms.count > gpus) {  // it was admitted by a server that had more
     return fail_run(InstructionErrorKind::kUnavailable,
-                    fmt::format("the program needs {} GPUs, and this server has {}", request_.gpu_count, gpus));
+                    fmt::format("the program needs {} GPUs, and this server has {}", request_.lease_terms.count, gpus));
   }
   if (runtime_->is_ready()) on_runtime_ready();
 }
@@ -134,14 +133,14 @@ void ProgramRun::forward_blobs() {
 void ProgramRun::on_runtime_ready() {
   if (is_recycling()) {
     stop(recycle_timer_);
-    end_lease(/*processes_ended=*/false);
+    leases_.end(/*processes_ended=*/false);
     records_.flush();
     is_done_ = true;
     return handlers_.on_done(Aftermath::kKept);
   }
   if (is_decided()) return;
   program_sent_ = true;
-  runtime_->send({{"type", "program"}, {"blobs", request_.blob_count}, {"needs_lease", request_.gpu_count > 0}},
+  runtime_->send({{"type", "program"}, {"blobs", request_.blob_count}, {"needs_lease", request_.lease_terms.count > 0}},
                  {request_.program});
   forward_blobs();
   nlohmann::json running = frame_about(request_.run, "running");
@@ -158,7 +157,7 @@ void ProgramRun::on_runtime_failed(const Error& error) {
 
 void ProgramRun::on_runtime_frame(Frame frame) {
   // After the answer: nothing of the program runs on the device any more. A process that is ended keeps it until then.
-  if (is_recycling() && frame.type() == "lease_release") return end_lease(/*processes_ended=*/false);
+  if (is_recycling() && frame.type() == "lease_release") return leases_.end(/*processes_ended=*/false);
   if (is_decided()) return;
   auto meaning = conversation_.take(std::move(frame));
   if (!meaning) return on_runtime_failed(meaning.error());
@@ -204,10 +203,12 @@ bool ProgramRun::answered_meanwhile() {
 // --- the lease ---
 
 void ProgramRun::ask_for_lease() {
-  if (request_.gpu_count == 0) {
+  if (request_.lease_terms.count == 0) {
     return fail_run(InstructionErrorKind::kEngine, "the runtime asked for a lease, and there is nothing to lease");
   }
-  if (lease_) return fail_run(InstructionErrorKind::kEngine, "the runtime asked for a lease that it has");
+  if (leases_.is_asked()) {
+    return fail_run(InstructionErrorKind::kEngine, "the runtime asked for a lease that it has");
+  }
   // A runtime reads a grant before it asks for the next lease; one that does not read would fill our memory.
   if (runtime_->queued_frames() > limits::kFramesQueuedMax) {
     return fail_run(InstructionErrorKind::kEngine, "the runtime does not read what it asks for");
@@ -215,58 +216,26 @@ void ProgramRun::ask_for_lease() {
   records_.add({{"event", "lease_requested"}, {"index", conversation_.current()}});
   time_left_ = deadline_ - loop_.clock().now();
   stop(deadline_timer_);
-  lease_timer_ = loop_.run_after(request_.lease_wait_max, [this] { on_lease_wait_over(); });
-  // Where what it leases is all that the slot has, that is meant from the beginning.
-  const bool is_any = devices_.empty() && request_.gpu_count < request_.slot_devices.size();
-  const std::vector<int>& exact = devices_.empty() ? request_.slot_devices : devices_;
-  lease_ = leases_.ask(
-      {.priority = request_.priority, .devices = is_any ? std::vector<int>() : exact, .count = request_.gpu_count},
-      [this] { on_lease_granted(); });
+  leases_.ask();
 }
 
 void ProgramRun::on_lease_granted() {
-  if (is_decided()) return;  // it waits to end a context
-  stop(lease_timer_);
-  devices_ = lease_->devices();
   runtime_->note_lease();
   device_holder_.reset();
   start_deadline(time_left_);
-  nlohmann::ordered_json record{
-      {"event", "lease_granted"}, {"device", devices_}, {"waited_ms", to_ms(lease_->waited())}};
-  if (devices_.size() == 1) record["device"] = devices_.front();
-  records_.add(record);
-  std::vector<size_t> visible;
-  for (const int device : devices_) {
-    const auto& all = request_.slot_devices;
-    visible.push_back(static_cast<size_t>(std::find(all.begin(), all.end(), device) - all.begin()));
-  }
-  runtime_->send({{"type", "lease_granted"}, {"devices", visible}});
+  runtime_->send({{"type", "lease_granted"}, {"devices", leases_.visible_devices()}});
 }
 
-void ProgramRun::on_lease_wait_over() {
-  lease_timer_.reset();
+void ProgramRun::on_lease_withheld(std::string why) {
   if (is_decided() || answered_meanwhile()) return;
-  fail_run(InstructionErrorKind::kUnavailable,
-           fmt::format("the program waited {:g} s for a GPU lease, the longest that this server allows "
-                       "(--lease-wait-timeout-seconds)",
-                       std::chrono::duration<double>(request_.lease_wait_max).count()));
+  fail_run(InstructionErrorKind::kUnavailable, std::move(why));
 }
 
 void ProgramRun::give_lease_back() {
-  if (!lease_ || !lease_->is_held()) {
+  if (!leases_.is_held()) {
     return fail_run(InstructionErrorKind::kEngine, "the runtime gave a lease back that it does not have");
   }
-  end_lease(/*processes_ended=*/false);
-}
-
-void ProgramRun::end_lease(bool processes_ended) {
-  if (!lease_) return;
-  const std::unique_ptr<DeviceLease> lease = std::move(lease_);
-  stop(lease_timer_);
-  lease_waited_ += lease->waited();
-  lease_held_ += lease->held();
-  if (lease->is_held()) records_.add({{"event", "lease_released"}, {"held_ms", to_ms(lease->held())}});
-  lease->end(processes_ended);
+  leases_.end(/*processes_ended=*/false);
 }
 
 Status ProgramRun::note_device_holder(const Frame& frame) {
@@ -374,23 +343,21 @@ void ProgramRun::decide(Verdict verdict) {
 }
 
 void ProgramRun::end_processes_in_turn() {
-  if (lease_ || !runtime_->has_context() || runtime_->has_ended()) return end_processes();
+  if (leases_.is_asked() || !runtime_->has_context() || runtime_->has_ended()) return end_processes();
   if (request_.memory_bytes_max > 0 && !memory_timer_) look_at_memory_after(kMemoryPause);
-  lease_timer_ = loop_.run_after(limits::kContextEndWait, [this] {
-    lease_timer_.reset();
-    spdlog::warn("the processes of request {} end beside whoever has their device: it was not theirs within {} s",
-                 request_.run.request_id.str(), limits::kContextEndWait.count());
+  leases_.ask_to_end_context([this](bool is_ours) {
+    if (!is_ours) {
+      spdlog::warn("the processes of request {} end beside whoever has their device: it was not theirs within {} s",
+                   request_.run.request_id.str(), limits::kContextEndWait.count());
+    }
     end_processes();
   });
-  const std::vector<int>& devices = devices_.empty() ? request_.slot_devices : devices_;
-  lease_ = leases_.ask({.purpose = LeasePurpose::kContext, .priority = request_.priority, .devices = devices},
-                       [this] { end_processes(); });
 }
 
 void ProgramRun::end_processes() {
   if (std::exchange(is_ending_, true)) return;
   stop(memory_timer_);
-  stop(lease_timer_);
+  leases_.stop_waiting();
   kill_timer_ = loop_.run_after(limits::kKillWait, [this] { on_kill_wait_over(); });
   runtime_->end();
 }
@@ -398,7 +365,7 @@ void ProgramRun::end_processes() {
 void ProgramRun::on_runtime_gone() {
   if (std::exchange(is_done_, true)) return;
   stop(kill_timer_);
-  end_lease(/*processes_ended=*/true);
+  leases_.end(/*processes_ended=*/true);
   if (!verdict_) verdict_ = verdict_on_death();
   if (!outcome_sent_ && !send_outcome()) return;
   if (const auto& status = runtime_->status()) {
@@ -431,8 +398,8 @@ void ProgramRun::on_kill_wait_over() {
 }
 
 std::string ProgramRun::what_is_quarantined() const {
-  if (!lease_ || !lease_->is_held()) return "slot is quarantined";
-  return lease_->devices().size() == 1 ? "slot and its device are quarantined" : "slot and its devices are quarantined";
+  if (!leases_.is_held()) return "slot is quarantined";
+  return leases_.devices_held() == 1 ? "slot and its device are quarantined" : "slot and its devices are quarantined";
 }
 
 ProgramRun::Verdict ProgramRun::verdict_on_death() const {
@@ -451,7 +418,7 @@ ProgramRun::Verdict ProgramRun::verdict_on_death() const {
 bool ProgramRun::send_outcome() {
   outcome_sent_ = true;
   stop(deadline_timer_);
-  stop(lease_timer_);
+  leases_.stop_waiting();
   auto frames = encode_outcome();
   records_.flush();
   if (!frames) {
@@ -481,10 +448,10 @@ Result<std::vector<EncodedFrame>> ProgramRun::encode_outcome() {
   outcome.stdout_truncated = runtime_->out().is_truncated();
   outcome.stderr_truncated = runtime_->err().is_truncated();
   outcome.elapsed_ms = to_ms(loop_.clock().now() - assigned_at_);
-  outcome.lease_wait_ms = to_ms(lease_waited_ + (lease_ ? lease_->waited() : 0ns));
-  outcome.lease_held_ms = to_ms(lease_held_ + (lease_ ? lease_->held() : 0ns));
-  outcome.gpu_count = request_.gpu_count;
-  outcome.gpu_ids = devices_;
+  outcome.lease_wait_ms = to_ms(leases_.waited());
+  outcome.lease_held_ms = to_ms(leases_.held());
+  outcome.gpu_count = request_.lease_terms.count;
+  outcome.gpu_ids = leases_.devices();
   auto report = make_report(outcome, std::move(summary));
   if (!report) return fail(report.error());
   return encode_report(request_.run, *report);

@@ -21,7 +21,7 @@
 #include "executor/frame_channel.h"
 #include "executor/outcome_frames.h"
 #include "executor/run_id.h"
-#include "executor/supervisor/device_lease.h"
+#include "executor/supervisor/run_leases.h"
 #include "executor/supervisor/run_records.h"
 #include "executor/supervisor/runtime.h"
 #include "executor/supervisor/runtime_conversation.h"
@@ -34,10 +34,7 @@ struct RunRequest {
   std::chrono::milliseconds timeout{};
   uint64_t output_limit_bytes = 0;
   uint64_t memory_bytes_max = 0;  // of all its processes; 0: as much as there is
-  std::vector<int> slot_devices;  // by the server's numbers, in the order in which the slot sees them
-  size_t gpu_count = 0;           // how many of them it leases; 0 on a CPU server
-  int priority = 0;               // among those who wait for a device
-  std::chrono::milliseconds lease_wait_max{};
+  LeaseTerms lease_terms;
   size_t blob_count = 0;
   bool keep_runtime = false;  // after an answer, for another program
   std::shared_ptr<const SealedMemory> program;
@@ -97,9 +94,8 @@ class ProgramRun final : private RuntimeEvents {
   void on_deadline();
   void ask_for_lease();
   void on_lease_granted();
-  void on_lease_wait_over();
+  void on_lease_withheld(std::string why);
   void give_lease_back();
-  void end_lease(bool processes_ended);
   void on_kill_wait_over();
   void recycle();
   void give_up_recycling(const Error& reason);
@@ -127,7 +123,6 @@ class ProgramRun final : private RuntimeEvents {
   void forward_blobs();
 
   EventLoop& loop_;
-  DeviceLeases& leases_;
   std::unique_ptr<Runtime> runtime_;
   RunRequest request_;
   schema::Program program_;
@@ -149,11 +144,8 @@ class ProgramRun final : private RuntimeEvents {
   std::chrono::nanoseconds time_left_{};  // until the deadline, while it waits for a lease
   std::optional<EventLoop::TimerId> deadline_timer_;
 
-  std::unique_ptr<DeviceLease> lease_;                      // asked for or held
-  std::vector<int> devices_;                                // of its first lease: those of all that follow
-  std::chrono::nanoseconds lease_waited_{}, lease_held_{};  // of leases that have ended
-  std::optional<Uuid> device_holder_;                       // the last one since the lease was given back
-  std::optional<EventLoop::TimerId> lease_timer_;           // for the wait, whatever the lease is for
+  RunLeases leases_;
+  std::optional<Uuid> device_holder_;  // the last one since the lease was given back
   std::optional<EventLoop::TimerId> memory_timer_;
   int looks_above_ = 0;  // at its memory, in a row, that found too much
   std::optional<EventLoop::TimerId> recycle_timer_;

@@ -76,10 +76,10 @@ Result<RunRequest> run_request_from(Frame frame) {
   request.blob_count = *blobs;
   auto gpu_count = unsigned_field(frame.body, "gpu_count", limits::kGpuCountMax);
   if (!gpu_count) return fail(gpu_count.error());
-  request.gpu_count = *gpu_count;
+  request.lease_terms.count = *gpu_count;
   auto priority = integer_field(frame.body, "priority");
   if (!priority) return fail(priority.error());
-  request.priority = *priority;
+  request.lease_terms.priority = *priority;
   auto program = SealedMemory::adopt(std::move(frame.fds[0]), std::numeric_limits<int64_t>::max());
   if (!program) return fail(program.error());
   request.program = std::move(*program);
@@ -150,6 +150,7 @@ Status Supervisor::take_frame(Frame frame) {
   if (type == "blobs") return take_blobs(std::move(frame));
   if (type == "cancel") return take_cancel(frame);
   if (type == "lease_granted") return leases_->take_grant(frame);
+  if (type == "lease_denied") return leases_->take_denial(frame);
   if (type == "device_holder") return take_device_holder(frame);
   return fail(ErrorKind::kEngine, "there is no such type");
 }
@@ -303,8 +304,8 @@ Status Supervisor::run_program(Frame frame) {
   handlers.on_broken = [this](const std::string& reason) { break_off(reason, /*permanent=*/false); };
   auto runtime = standby_->take();
   if (!runtime) return fail(runtime.error());
-  request->slot_devices = config_->devices;
-  request->lease_wait_max = lease_wait_max_;
+  request->lease_terms.slot_devices = config_->devices;
+  request->lease_terms.wait_max = lease_wait_max_;
   request->memory_bytes_max = config_->memory_bytes_max;
   // CUDA shows the devices of the first lease for the rest of a process: only where all have the same can it go on.
   request->keep_runtime = standby_->may_come_back(**runtime) && config_->devices.size() <= 1;

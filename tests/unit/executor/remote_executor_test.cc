@@ -176,6 +176,23 @@ TEST(RemoteExecutor, ADeviceIsHeldForAsLongAsItsProgramMayRun) {
   EXPECT_EQ(slot.log().lost()[0].reason, "the executor did not answer in time");
 }
 
+TEST(RemoteExecutor, OneThatGoesOnAfterADenialIsLostHoweverLongItsProgramMayRun) {
+  SlotHarness slot(with_executor(kAskForProgram));
+  ASSERT_TRUE(slot.start_and_wait());
+  slot.log().on_ask = [](const LeaseAsk&) {};
+  Assignment assignment = slot.make_assignment("{}");
+  assignment.timeout = std::chrono::hours(1);
+  slot.begin(assignment);
+  ASSERT_TRUE(slot.log().wait_for_ask(1));
+  slot.advance(kTooLong);
+  slot.settle();
+  EXPECT_TRUE(slot.log().lost().empty()) << "it waits";
+  slot.deny_lease(1, "GPU 0 is quarantined");
+  slot.advance(kTooLong);
+  ASSERT_TRUE(slot.log().wait_for_lost(1));
+  EXPECT_EQ(slot.log().lost()[0].reason, "the executor did not answer in time");
+}
+
 TEST(RemoteExecutor, OneThatIsQuarantinedMayTakeItsTime) {
   SlotHarness slot(with_executor(std::string(kAskForProgram) +
                                  "receive()\noutcome()\nsend('quarantined', message='stuck', **about)"));

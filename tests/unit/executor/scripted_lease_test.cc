@@ -84,7 +84,47 @@ TEST_F(ScriptedLease, LongestWaitForALeaseIsTheEnvironmentsFailure) {
   const RunReport report = slot->run(assignment);
   EXPECT_EQ(report.error_kind, "unavailable");
   EXPECT_NE(report.error_message.find("waited 0.1 s for a GPU lease"), std::string::npos) << report.error_message;
+  EXPECT_NE(report.error_message.find("GET /gpus shows who has the GPU"), std::string::npos) << report.error_message;
   EXPECT_EQ(slot->log().ended_leases().size(), 1u);
+}
+
+const char* const kWaitsForLease = "started(0)\nsend('lease_request', index=0)\nreceive()";
+
+TEST_F(ScriptedLease, DenialEndsTheProgramWithItsReason) {
+  auto slot = make_slot();
+  ASSERT_TRUE(slot->start_and_wait());
+  const auto grant = std::exchange(slot->log().on_ask, [&slot](const LeaseAsk& ask) {
+    slot->executor().deny_lease(ask.id, "GPU 3 is quarantined");
+  });
+  Assignment assignment = slot->make_assignment(scripted(kWaitsForLease));
+  assignment.gpu_count = 1;
+  const RunReport report = slot->run(assignment);
+  EXPECT_EQ(report.ending, Ending::kFailed);
+  EXPECT_EQ(report.error_kind, "unavailable");
+  EXPECT_EQ(report.error_message, "GPU 3 is quarantined");
+  EXPECT_EQ(members_of(report)["error"]["instruction_index"], 0);
+  EXPECT_EQ(slot->log().asks().size(), 1u) << "it had no context whose end would need a lease";
+  EXPECT_EQ(slot->log().ended_leases().size(), 1u);
+  slot->log().on_ask = grant;
+  assignment = slot->make_assignment(scripted(std::string(kWaitsForLease) + "\nfailed(0, 'runtime', 'enough')"));
+  assignment.gpu_count = 1;
+  EXPECT_EQ(slot->run(assignment).error_message, "enough") << "the slot goes on";
+  EXPECT_TRUE(slot->log().lost().empty());
+}
+
+TEST_F(ScriptedLease, WhatEndsTheProgramBeforeItsDenialComesIsWhatCounts) {
+  auto slot = make_slot();
+  ASSERT_TRUE(slot->start_and_wait());
+  Assignment assignment = slot->make_assignment(scripted(kWaitsForLease));
+  assignment.gpu_count = 1;
+  slot->log().on_ask = [&slot, request = assignment.request_id](const LeaseAsk& ask) {
+    slot->executor().cancel(request);
+    slot->executor().deny_lease(ask.id, "GPU 3 is quarantined");
+  };
+  EXPECT_EQ(slot->run(assignment).ending, Ending::kCancelled);
+  EXPECT_EQ(slot->log().outcome_count(), 1u);
+  EXPECT_EQ(slot->log().ended_leases().size(), 1u);
+  EXPECT_TRUE(slot->log().lost().empty());
 }
 
 TEST_F(ScriptedLease, RuntimeThatGivesBackWhatItWasNotGrantedIsStopped) {

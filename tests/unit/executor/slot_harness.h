@@ -329,6 +329,9 @@ class SlotHarness {
   void grant_lease(uint64_t id, const std::vector<int>& devices) {
     thread_.call([&] { executor_->grant_lease(id, devices); });
   }
+  void deny_lease(uint64_t id, const std::string& message) {
+    thread_.call([&] { executor_->deny_lease(id, message); });
+  }
   /// Moves the server's clock, after what has come so far; the executor has its own.
   void advance(std::chrono::milliseconds by) {
     settle();

@@ -101,7 +101,7 @@ TEST_F(Leasing, DeviceThatIsNotClearYetIsHeldBack) {
   table_.end(holder, /*clear=*/false, now_);
   EXPECT_THAT(granted(), IsEmpty());
   EXPECT_EQ(table_.view()[0].use, LeaseTable::DeviceUse::kClearing);
-  table_.quarantine(0);
+  table_.quarantine(0, now_);
   EXPECT_THAT(granted(), IsEmpty());
   EXPECT_TRUE(table_.view()[0].is_quarantined);
   table_.set_clear(0);
@@ -111,7 +111,7 @@ TEST_F(Leasing, DeviceThatIsNotClearYetIsHeldBack) {
 TEST_F(Leasing, NobodyIsGivenADeviceWhoseHolderCannotBeEnded) {
   const LeaseId holder = ask(0, {0}), next = ask(0, {0});
   granted();
-  table_.quarantine(0);
+  table_.quarantine(0, now_);
   EXPECT_TRUE(is_held(holder));
   table_.end(holder, /*clear=*/false, now_);
   EXPECT_TRUE(table_.view()[0].is_quarantined);
@@ -123,7 +123,7 @@ TEST_F(Leasing, NobodyIsGivenADeviceWhoseHolderCannotBeEnded) {
 TEST_F(Leasing, NothingIsKeptForWhomOnlyAQuarantinedDeviceWouldServe) {
   const LeaseId broken = ask(0, {3});
   granted();
-  table_.quarantine(3);
+  table_.quarantine(3, now_);
   const LeaseId all = ask(0, {}, 4), exactly = ask(0, {2, 3}), three = ask(0, {}, 3), one = ask(-1, {2});
   EXPECT_THAT(granted(), ElementsAre(three)) << "those before it would wait for device 3";
   table_.end(three, true, now_);
@@ -136,13 +136,44 @@ TEST_F(Leasing, NothingIsKeptForWhomOnlyAQuarantinedDeviceWouldServe) {
   EXPECT_THAT(granted(), ElementsAre(exactly));
 }
 
+TEST_F(Leasing, StrandedIsWhoeverNeedsADeviceThatHasBeenQuarantinedForSoLong) {
+  const LeaseId two = ask(0, {2}), three = ask(0, {3});
+  granted();
+  const LeaseId exactly = ask(0, {3}), both = ask(0, {2, 3}), all = ask(0, {}, 4);
+  ask(0, {2});
+  const LeaseId most = ask(0, {}, 3);
+  const auto stranded = [this](SteadyTime since) {
+    std::vector<std::pair<LeaseId, std::vector<int>>> found;
+    for (const auto& each : table_.stranded(since)) found.emplace_back(each.lease, each.devices);
+    return found;
+  };
+  using One = std::pair<LeaseId, std::vector<int>>;
+  const SteadyTime first = now_ += milliseconds(1);
+  EXPECT_THAT(stranded(first), IsEmpty());
+  table_.quarantine(3, first);
+  EXPECT_THAT(stranded(first - milliseconds(1)), IsEmpty());
+  const auto without_three = ElementsAre(One{exactly, {3}}, One{both, {3}}, One{all, {3}});
+  EXPECT_THAT(stranded(first), without_three);
+  const SteadyTime second = now_ += milliseconds(1);
+  table_.quarantine(2, second);
+  table_.quarantine(3, second);
+  EXPECT_THAT(stranded(first), without_three) << "the first counts";
+  EXPECT_EQ(stranded(second).size(), 5u);
+  EXPECT_THAT(stranded(second).back(), One(most, {2, 3}));
+  table_.end(three, /*clear=*/false, now_);
+  EXPECT_EQ(stranded(second).size(), 5u);
+  table_.set_clear(3);
+  table_.end(two, /*clear=*/true, now_);
+  EXPECT_THAT(stranded(second), IsEmpty());
+}
+
 TEST_F(Leasing, WordsAboutADeviceInOtherHandsChangeNothing) {
   const LeaseId holder = ask(0, {0});
   granted();
   table_.set_clear(0);
   EXPECT_TRUE(is_held(holder));
   EXPECT_EQ(table_.view()[0].use, LeaseTable::DeviceUse::kHeld);
-  table_.quarantine(1);
+  table_.quarantine(1, now_);
   EXPECT_FALSE(table_.view()[1].is_quarantined) << "nobody has it";
 }
 
@@ -184,7 +215,7 @@ TEST_F(Leasing, RandomUseKeepsEveryPromise) {
       const bool clear = random() % 3 != 0;
       if (!clear) {
         held_back.insert(lease->second.begin(), lease->second.end());
-        if (random() % 4 == 0) table_.quarantine(lease->second.front());
+        if (random() % 4 == 0) table_.quarantine(lease->second.front(), now_);
       }
       ASSERT_EQ(table_.end(lease->first, clear, now_), lease->second);
       held.erase(lease);
@@ -192,8 +223,11 @@ TEST_F(Leasing, RandomUseKeepsEveryPromise) {
       table_.set_clear(*held_back.begin());
       held_back.erase(held_back.begin());
     }
+    std::set<LeaseId> stranded;
+    for (const auto& each : table_.stranded(now_)) stranded.insert(each.lease);
     for (const auto& grant : table_.grant(now_)) {
       ASSERT_TRUE(waiting.contains(grant.lease));
+      ASSERT_FALSE(stranded.contains(grant.lease));
       const Wanted& wanted = waiting[grant.lease];
       ASSERT_EQ(grant.devices.size(), wanted.devices.empty() ? wanted.count : 1u);
       ASSERT_TRUE(std::is_sorted(grant.devices.begin(), grant.devices.end()));

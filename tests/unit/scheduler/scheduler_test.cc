@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "executor/fake_executor.h"
+#include "tests/unit/scheduler/fake_clearance.h"
 #include "tests/unit/scheduler/flaky_store.h"
 #include "tests/unit/scheduler/reports.h"
 
@@ -46,15 +47,16 @@ class SchedulerTest : public testing::Test {
   }
 
   /// Makes the scheduler over `slots` fakes; the loop is not running yet, so that faults can be set.
-  void make(int slots) {
+  void make(int slots, SchedulerConfig config = {}) {
     std::vector<std::unique_ptr<executor::Executor>> executors;
     for (int i = 0; i < slots; ++i) {
       auto fake = std::make_unique<executor::FakeExecutor>(*loop_, "executor-" + std::to_string(i),
                                                            [](const auto&) { return completed_report(); });
+      fake->devices_seen = config.devices;
       fakes_.push_back(fake.get());
       executors.push_back(std::move(fake));
     }
-    scheduler_ = std::make_unique<Scheduler>(std::move(executors), *flaky_, *loop_);
+    scheduler_ = std::make_unique<Scheduler>(std::move(executors), *flaky_, *loop_, std::move(config));
     ASSERT_TRUE(store_->recover());
   }
 
@@ -393,6 +395,105 @@ TEST_F(SchedulerTest, ManyRequestsOnManySlotsEachRunOnce) {
     for (const auto* fake : fakes_) runs += fake->assignments.size();
   });
   EXPECT_EQ(runs, ids.size());
+}
+
+// --- leases ---
+
+/// Two slots of one GPU, each with a program that hangs, on a loop whose clock the test moves. The first has a lease.
+class SchedulerWithGpu : public SchedulerTest {
+ protected:
+  static constexpr uint64_t kHeld = 7, kAsked = 3, kContext = 4;
+
+  void SetUp() override {
+    SchedulerTest::SetUp();
+    loop_ = std::move(*EventLoop::create(clock_));
+    SchedulerConfig config;
+    config.devices = {0};
+    config.clearance = &clearance_;
+    make(2, std::move(config));
+    for (auto* fake : fakes_) fake->play(Fault::kHang);
+    ASSERT_TRUE(start());
+    submit();
+    submit();
+    const auto deadline = std::chrono::steady_clock::now() + kPatience;
+    for (bool are_running = false; !are_running;) {
+      on_loop([&] { are_running = fakes_[0]->is_running() && fakes_[1]->is_running(); });
+      ASSERT_LT(std::chrono::steady_clock::now(), deadline);
+    }
+    on_loop([&] {
+      fakes_[0]->ask_lease({.id = kHeld, .devices = {0}});
+      fakes_[1]->ask_lease({.id = kAsked, .devices = {0}});
+      fakes_[1]->ask_lease({.id = kContext, .purpose = executor::LeasePurpose::kContext, .devices = {0}});
+    });
+    on_loop([&] { ASSERT_EQ(fakes_[0]->grants.size(), 1u); });
+  }
+  /// The first one's lease ends, and something of it stays.
+  void quarantine() {
+    on_loop([&] { fakes_[0]->end_lease(kHeld, /*processes_ended=*/true); });
+    on_loop([&] { clearance_.asked.at(0).handlers.stuck("process 77 stays"); });
+    on_loop([] {});
+  }
+  void pass(std::chrono::seconds time) {
+    on_loop([&] { clock_.advance(time); });
+    on_loop([] {});
+  }
+
+  FakeClock clock_;
+  FakeClearance clearance_;
+};
+
+TEST_F(SchedulerWithGpu, AProgramIsDeniedAGpuThatStaysQuarantinedAndItsContextIsNot) {
+  quarantine();
+  pass(limits::kQuarantineGrace - 1s);
+  on_loop([&] { EXPECT_TRUE(fakes_[1]->denials.empty()); });
+  pass(1s);
+  on_loop([&] {
+    ASSERT_EQ(fakes_[1]->denials.size(), 1u);
+    EXPECT_EQ(fakes_[1]->denials[0].first, kAsked);
+    EXPECT_THAT(fakes_[1]->denials[0].second, testing::HasSubstr("process 77 stays"));
+    fakes_[1]->end_lease(kAsked, /*processes_ended=*/true);
+    clearance_.asked[0].handlers.cleared();
+  });
+  on_loop([] {});
+  on_loop([&] {
+    ASSERT_EQ(fakes_[1]->grants.size(), 1u);
+    EXPECT_EQ(fakes_[1]->grants[0].first, kContext);
+    EXPECT_EQ(clearance_.asked.size(), 1u) << "what was denied had no GPU";
+    fakes_[1]->end_lease(kContext);
+    for (auto* fake : fakes_) fake->finish();
+  });
+}
+
+TEST_F(SchedulerWithGpu, AnExecutorThatDiesWhileItWaitsIsDeniedNothing) {
+  quarantine();
+  on_loop([&] { fakes_[1]->die("lost"); });
+  on_loop([] {});
+  pass(limits::kQuarantineGrace);
+  on_loop([&] { EXPECT_TRUE(fakes_[1]->denials.empty()); });
+  on_loop([&] { clearance_.asked[0].handlers.cleared(); });
+  on_loop([] {});
+  on_loop([&] {
+    EXPECT_TRUE(fakes_[1]->grants.empty());
+    EXPECT_EQ(scheduler_->devices()[0].table.use, LeaseTable::DeviceUse::kFree);
+    fakes_[0]->finish();
+  });
+}
+
+TEST_F(SchedulerWithGpu, AnExecutorThatDiesOnceItIsDeniedEndsNothingTwice) {
+  quarantine();
+  pass(limits::kQuarantineGrace);
+  on_loop([&] { ASSERT_EQ(fakes_[1]->denials.size(), 1u); });
+  on_loop([&] { fakes_[1]->die("lost"); });
+  on_loop([] {});
+  on_loop([&] { clearance_.asked[0].handlers.cleared(); });
+  on_loop([] {});
+  on_loop([&] {
+    EXPECT_TRUE(fakes_[1]->grants.empty());
+    EXPECT_EQ(fakes_[1]->denials.size(), 1u);
+    EXPECT_EQ(clearance_.asked.size(), 1u);
+    EXPECT_EQ(scheduler_->devices()[0].table.use, LeaseTable::DeviceUse::kFree);
+    fakes_[0]->finish();
+  });
 }
 
 }  // namespace
