@@ -14,7 +14,7 @@ from typing import Iterator
 
 import pytest
 
-from fake_gpus import GpuServer, gpu_server
+from fake_gpus import GpuServer, Pending, gpu_server
 from harness import wait_until
 
 STUCK, LEAKING, GOOD = range(3)
@@ -47,7 +47,22 @@ def stays():
 
 
 @pytest.fixture(scope="module")
-def served(stays: int):
+def waited_for(stays: int):
+    """A device that something stays on, and a program that was given to it before and waits."""
+    with gpu_server([0], "--workers-per-gpu", "2", "--standby-runtimes", "0") as served:
+        holder, word = served.hold()
+        served.wait_for_holder(holder)
+        pending = served.begin("spin", 0)
+        served.wait_for_waiters(1)
+        served.gpus.devices[0].processes[stays] = "100"
+        served.gpus.tell()
+        served.say(word)
+        assert holder.value()
+        yield served, pending
+
+
+@pytest.fixture(scope="module")
+def served(stays: int, waited_for):  # begun together, as both take their 10 s
     with gpu_server([0, 1, 2], "--workers-per-gpu", "1", "--standby-runtimes", "0") as served:
         holders = [served.hold() for _ in range(3)]
         at = [served.wait_for_holder(each) for each, _ in holders]
@@ -78,6 +93,18 @@ def test_they_are_shown_with_the_reason(served: GpuServer, stays: int):
     assert set(gpus[STUCK]["quarantined"]) == {"since", "reason"} and "quarantined" not in gpus[GOOD]
     assert f"process {stays} still uses it" in gpus[STUCK]["quarantined"]["reason"]
     assert "2000 MiB of its memory are in use" in gpus[LEAKING]["quarantined"]["reason"]
+
+
+def test_who_waits_for_one_gets_it_when_it_comes_back_soon(waited_for: tuple[GpuServer, Pending]):
+    """What becomes of the wait after 30 s: tests/unit/scheduler/leases_test.cc, scripted_lease_test.cc."""
+    served, pending = waited_for
+    wait_until(lambda: health_of(served, 0) == "quarantined", "a process stays")
+    assert served.look()[0]["waiters"] == 1 and not pending.is_answered
+    served.gpus.devices[0].processes.clear()
+    served.gpus.tell()
+    began, ended = pending.value()
+    assert began <= ended
+    assert health_of(served, 0) == "ok"
 
 
 def test_health_counts_no_worker_of_theirs(served: GpuServer):
@@ -126,6 +153,7 @@ def test_a_program_that_waits_too_long_is_told():
         served.wait_for_holder(holder)
         error = served.begin("spin", 0).reply().result().error
         assert error["kind"] == "unavailable" and "--lease-wait-timeout-seconds" in error["message"]
+        assert "GET /gpus shows who has the GPU" in error["message"]
         assert served.look()[0]["waiters"] == 0
         served.say(word)
         assert holder.value()
