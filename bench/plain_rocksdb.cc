@@ -6,13 +6,10 @@
 #include <rocksdb/write_batch.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <thread>
 
-#include "base/error.h"
 #include "schema/limits.h"
 
 namespace kcoral::bench {
@@ -42,6 +39,7 @@ rocksdb::Options options() {
   options.max_write_buffer_number = 4;
   options.compression = rocksdb::kNoCompression;
   options.max_total_wal_size = 128 * limits::kMiB;
+  options.avoid_flush_during_shutdown = true;
   return options;
 }
 
@@ -69,17 +67,6 @@ void PlainRocksdb::keep(std::string_view bytes) {
   synced.sync = true;
   rocksdb::WriteBatch nothing;
   check(database_->db->Write(synced, &nothing));
-}
-
-void PlainRocksdb::settle() {
-  check(database_->db->Flush({}));
-  for (const char* what : {"rocksdb.compaction-pending", "rocksdb.num-running-compactions"}) {
-    uint64_t left = 1;
-    while (left > 0) {
-      KCORAL_CHECK(database_->db->GetIntProperty(what, &left));
-      if (left > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-  }
 }
 
 }  // namespace kcoral::bench

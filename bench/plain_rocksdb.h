@@ -17,8 +17,6 @@ class PlainRocksdb {
 
   /// From memory to synced.
   void keep(std::string_view bytes);
-  /// Waits until nothing more is written behind the scenes, where it would disturb who measures next.
-  void settle();
 
  private:
   struct Database;

@@ -114,7 +114,7 @@ inline constexpr size_t kCapturedBytesMax = kMiB;          // of each stream of 
 // --- content ---
 inline constexpr size_t kChunkBytes = kMiB;  // of blobs and artifacts in RocksDB (ARCHITECTURE.md)
 // From here on content gets a table file of its own instead of going through the log. At 8 MiB that takes half as long,
-// at 4 MiB four fifths, and below nothing is won; and a database of very many files is a slow one (ARCHITECTURE.md).
+// at 4 MiB two thirds, and at 2 MiB longer; and every file makes the next one dearer (ARCHITECTURE.md).
 inline constexpr uint64_t kTableFileBytesMin = 8 * kMiB;
 inline constexpr uint64_t kBlobCacheBytesDefault = 1024 * kMiB;  // hot memfds
 inline constexpr size_t kProgramCompressFromBytes = 16 * kKiB;

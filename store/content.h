@@ -17,9 +17,16 @@
 //
 // Content ids count up, so that the chunks of one content lie side by side and the files of `chunks` hardly ever
 // overlap: compaction moves them instead of rewriting them. That is also why names and chunks are not in one family.
-// Content of more than one chunk starts by marking its id as being written, in the batch of its first chunk; the batch
-// of the last chunk names the content and removes the mark. After a crash the marks say what to sweep, however much is
-// stored.
+//
+// Small content goes through RocksDB's log and memtables. Large content (limits::kTableFileBytesMin) gets a table file
+// of its own, made in the directory `incoming` and then moved into `chunks`, so that its bytes reach the disk once
+// (content_transfer.h).
+//
+// Content of more than one chunk starts by marking its id as being written: in the batch of its first chunk, or, since
+// a table file that is moved in is durable by itself, in a batch that is synced before. The batch that names the
+// content removes the mark. After a crash the marks say what to sweep, however much is stored, and whatever is in
+// `incoming` goes when the database is opened. Content that is removed loses its name first, which turns into a mark
+// until the chunks are gone as well.
 #pragma once
 
 #include <atomic>
@@ -93,7 +100,8 @@ class Content {
   bool is_synced() const;
   /// The same of one blob that is held.
   bool is_synced(const Digest& blob) const;
-  /// Whether the last word of the disk was that it has no room. A `sync` asks it again.
+  /// Whether the last word of the disk was that it has no room for the log, without which nothing is written. A `sync`
+  /// asks it again. Large content that found no room says nothing about that.
   bool is_out_of_space() const;
 
   /// Removes what was half written when the process that wrote it ended. Requires: nothing is being written.

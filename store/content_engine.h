@@ -64,7 +64,8 @@ class ContentEngine {
   /// wait while the database says so in its manifest.
   Status ingest(const std::string& path);
 
-  /// Removes the chunks of `id`, and its mark. The space of a table file of its own is free at once.
+  /// Removes the chunks of `id`, and its mark. The space of a table file of its own is free at once, unless RocksDB is
+  /// about to compact it.
   Status forget(ContentId id);
   /// The same of content with a name, which `batch` removes: that first, so that no name ever outlives its chunks.
   Status forget_named(rocksdb::WriteBatch& batch, ContentId id, std::string_view what);

