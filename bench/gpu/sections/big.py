@@ -1,7 +1,8 @@
 """Large tensors: two of 64 MiB in, whose content the server holds, and one out.
 
-Nothing can be answered before it is durable, so the yardstick is measured in the same run: plain RocksDB keeping as many
-bytes, from memory to synced. What the store itself takes for them stands beside it.
+Nothing can be answered before it is durable, so the yardstick is measured in the same run: plain RocksDB keeping as
+many bytes, from memory to synced. What the store itself takes for them stands beside it. Neither frees what it wrote,
+nor does the server: a virtual disk may take freed blocks faster than fresh ones.
 """
 
 from __future__ import annotations

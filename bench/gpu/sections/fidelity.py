@@ -4,9 +4,9 @@ Ten kernels are timed by the same code in programs of the service and in plain p
 themselves, in turns, thirty times: while the other slots compute on the CPU and wait for the lease, then while eight
 clients push other GPU programs. Either side has a fresh process for each visit, since a process keeps the place of its
 memory on the device, which decides more than what is looked for here (uploads/measured.py, section controls). Who comes
-first changes with each visit, so that neither gains by what comes before it. A kernel passes if the medians differ by at
-most 0.5 % or one tick of the timer, whichever is more, and the service's 95th percentile is above the plain process's by
-no more than that.
+first changes with each visit, so that neither gains by what comes before it. A kernel passes if the medians differ by
+at most 0.5 % or one tick of the timer, whichever is more, and the service's 95th percentile is not above the plain
+process's by more than that and more than chance.
 
 The tick is 32 ns, as measured on an H200: the time stamps that CUPTI gives for kernels there advance in steps of that.
 
@@ -26,7 +26,7 @@ from report import Report
 from sides import FreshPlainProcesses, PlainProcesses, Service
 from spread import TICK_US, Collected, difference, p95, spread_percent
 
-SECONDS = 330
+SECONDS = 400
 
 VISITS = 10  # turns of each side
 ROUNDS = 3  # benchmarks of each kernel in a turn
@@ -108,8 +108,10 @@ def _judge(name: str, kernel: str, alone: Collected, served: Collected, report: 
     detail = f"{plain_us:.3f} us alone, {service_us:.3f} us served; {allowed_us(plain_us):.3f} us are allowed"
     report.expect(f"{name}: {kernel}: medians agree", abs(service_us - plain_us) <= allowed_us(plain_us), detail)
     plain_us, service_us = (p95(each.medians_us(kernel)) for each in (alone, served))
-    detail = f"{plain_us:.3f} us alone, {service_us:.3f} us served; {allowed_us(plain_us):.3f} us are allowed"
-    report.expect(f"{name}: {kernel}: 95th percentiles agree", service_us - plain_us <= allowed_us(plain_us), detail)
+    by = difference(alone.visits(kernel), served.visits(kernel), p95)
+    detail = f"{plain_us:.3f} us alone, {service_us:.3f} us served, {by}; {allowed_us(plain_us):.3f} us are allowed"
+    is_higher = by.us > allowed_us(plain_us) and by.is_real
+    report.expect(f"{name}: {kernel}: 95th percentiles agree", not is_higher, detail)
     stable = alone.is_stable(kernel) and served.is_stable(kernel)
     report.expect(f"{name}: {kernel}: activities are stable", stable, "they are not")
 

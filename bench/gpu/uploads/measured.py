@@ -4,7 +4,7 @@ The same file runs as a program of the service and in the plain process that it 
 
 Where the driver places a process's memory on the device is decided anew for each process, and decides up to 8 % of a
 kernel that touches 2 MiB and 1 % of one that touches 512 MiB (H200; within a process such a kernel varies by 0.02 %).
-So the small ones touch pieces of much memory, and those that memory bounds have several places, which they take in turns.
+So those that memory bounds have several places, which they take in turns, and the smallest touch pieces of much memory.
 The hottest are timed briefly and after a rest, since the power limit lowers their clocks by 10 % after some 20 ms.
 """
 
@@ -34,10 +34,10 @@ def _float32(*shape):
     return torch.randn(*shape, device="cuda")
 
 
-def _in_turns(make):
-    """One of several functions that `make` made, each with memory of its own."""
-    places = itertools.cycle([make() for _ in range(PLACES)])
-    return lambda: next(places)()
+def _in_turns(places, make, *arguments):
+    """One of so many functions that `make` made, each with memory of its own."""
+    functions = itertools.cycle([make(*arguments) for _ in range(places)])
+    return lambda: next(functions)()
 
 
 def _pieces(rows, columns):
@@ -99,7 +99,6 @@ def _cuda_c(n, cubin):
     return lambda: launch((n + 255) // 256, 256, y.data_ptr(), x.data_ptr(), 0.5, n)
 
 
-PLACES = 4
 SPREAD = 16
 REST_SECONDS = 0.05
 SHORT = {"warmup": 20, "repeat": 150}
@@ -110,13 +109,13 @@ LONG = {"warmup": 3, "repeat": 10}
 def kernels(cubin):
     """By name: what makes the function that is timed, and how often that is called."""
     return {
-        "add 1 MiB": (lambda: _add_pieces(256, 1024), SHORT),
-        "copy 4 MiB": (lambda: _copy_pieces(512, 2048), SHORT),
-        "softmax 4096x4096": (lambda: _softmax(4096, 4096), SHORT),
-        "several kernels": (lambda: _several_kernels(8192, 1024), SHORT),
-        "Triton 64 MiB": (lambda: _triton(1 << 24), SHORT),
-        "copy 256 MiB": (lambda: _in_turns(lambda: _copy(1 << 26)), SHORT),
-        "CUDA C 256 MiB": (lambda: _in_turns(lambda: _cuda_c(1 << 26, cubin)), SHORT),
+        "add 1 MiB": (lambda: _in_turns(16, _add_pieces, 256, 1024), SHORT),
+        "copy 4 MiB": (lambda: _in_turns(16, _copy_pieces, 512, 2048), SHORT),
+        "softmax 4096x4096": (lambda: _in_turns(8, _softmax, 4096, 4096), SHORT),
+        "several kernels": (lambda: _in_turns(8, _several_kernels, 8192, 1024), SHORT),
+        "Triton 64 MiB": (lambda: _in_turns(8, _triton, 1 << 24), SHORT),
+        "copy 256 MiB": (lambda: _in_turns(4, _copy, 1 << 26), SHORT),
+        "CUDA C 256 MiB": (lambda: _in_turns(4, _cuda_c, 1 << 26, cubin), SHORT),
         "GEMM 4096 bf16": (lambda: _product(4096, torch.bfloat16), HOT),
         "GEMM 4096 tf32": (lambda: _product(4096, torch.float32, tf32=True), HOT),
         "GEMM 6144 f32": (lambda: _product(6144, torch.float32), LONG),
