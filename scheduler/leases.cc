@@ -148,11 +148,12 @@ void Leases::quarantine(int device, const std::string& reason) {
   spdlog::error("GPU {} is quarantined: {}", device, reason);
   const auto [trouble, is_new] = trouble_.try_emplace(device);
   trouble->second.reason = reason;
+  const SteadyTime now = loop_.clock().now();  // one moment: what the timer does depends on it
+  table_.quarantine(device, now);
   if (is_new) {
     since_[device] = loop_.clock().wall_now();
-    trouble->second.grace_timer = loop_.run_after(limits::kQuarantineGrace, [this] { settle(); });
+    trouble->second.grace_timer = loop_.run_at(now + limits::kQuarantineGrace, [this] { settle(); });
   }
-  table_.quarantine(device, loop_.clock().now());
   tell_quarantined();
   settle();
 }

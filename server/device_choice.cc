@@ -83,13 +83,16 @@ Status wait_until_unused(const DeviceSurroundings& surroundings, const devices::
   return {};
 }
 
-/// What a name in CUDA_VISIBLE_DEVICES means: a number, as nvidia-smi has it, or a UUID or its beginning.
+/// What a name in CUDA_VISIBLE_DEVICES means: a number, as nvidia-smi has it, or a UUID or a beginning that only one
+/// has.
 const devices::Device* find_visible(const std::vector<devices::Device>& all, std::string_view name) {
+  const devices::Device* found = nullptr;
   for (const devices::Device& device : all) {
-    if (name == std::to_string(device.id)) return &device;
-    if (name.starts_with("GPU-") && device.uuid.starts_with(name)) return &device;
+    if (name != std::to_string(device.id) && !(name.starts_with("GPU-") && device.uuid.starts_with(name))) continue;
+    if (found != nullptr) return nullptr;
+    found = &device;
   }
-  return nullptr;
+  return found;
 }
 
 Result<std::vector<devices::Device>> visible_devices(const std::string& names,
@@ -99,11 +102,11 @@ Result<std::vector<devices::Device>> visible_devices(const std::string& names,
   for (std::string name; std::getline(rest, name, ',');) {
     const devices::Device* const device = find_visible(all, name);
     if (device == nullptr) {
-      return fail(
-          ErrorKind::kEnvironment,
-          "CUDA_VISIBLE_DEVICES is \"{}\", and \"{}\" is no GPU of this machine, which has 0 to {} (nvidia-smi -L "
-          "lists them and their UUIDs; parts of one are not served): unset it, or choose with --gpus",
-          names, name, all.size() - 1);
+      return fail(ErrorKind::kEnvironment,
+                  "CUDA_VISIBLE_DEVICES is \"{}\", and \"{}\" names no GPU of this machine, or several; it has 0 to {} "
+                  "(nvidia-smi -L "
+                  "lists them and their UUIDs; parts of one are not served): unset it, or choose with --gpus",
+                  names, name, all.size() - 1);
     }
     visible.emplace(device->id, *device);
   }

@@ -59,7 +59,7 @@ class Boundary:
 
     def flush(self) -> None:
         """Flushes the program's output, which may be objects of its own. Nothing that a tracer of it should see."""
-        if self._streams.flush_if_unchanged():
+        if self.flush_if_unchanged():
             return
         trace, profile = self._trace, self._profile
         self._cross(False, self._streams.flush)
@@ -67,6 +67,10 @@ class Boundary:
             self._trace = trace
         if self._profile is None:
             self._profile = profile
+
+    def flush_if_unchanged(self) -> bool:
+        """Flushes without running any of the program's code, or says that this cannot be done."""
+        return self._streams.flush_if_unchanged()
 
     def _cross(
         self, traced: bool, function: Callable[..., Any], *arguments: Any

@@ -83,6 +83,7 @@ class Driver:
 
     def __init__(self, library: Any) -> None:
         """`library`: as from ctypes.CDLL."""
+        self.copies_out = 0  # how many have ended well
         self._started_in: Optional[int] = None  # the process whose CUDA we started
         self._functions: dict[str, Any] = {}
         for name, arguments in _FUNCTIONS.items():
@@ -160,6 +161,7 @@ class Driver:
             self._call("cuCtxSynchronize")
             with _Registered(self, host_address, size_bytes, 0):
                 self._call("cuMemcpyDtoH_v2", host_address, device_address, size_bytes)
+        self.copies_out += 1
 
     def _active_devices(self) -> list[int]:
         count = _Int()

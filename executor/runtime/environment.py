@@ -105,23 +105,25 @@ class Streams:
 
     def __init__(self) -> None:
         # Objects over descriptor numbers: in each fork these are the program's own pipes.
-        self._stdout = _output_stream(1, "strict")
-        self._stderr = _output_stream(2, "backslashreplace")
+        files: Any = (FileIO(1, "w", closefd=False), FileIO(2, "w", closefd=False))
+        self._stdout = _text_stream(files[0], "strict")
+        self._stderr = _text_stream(files[1], "backslashreplace")
+        self._first = (("stdout", self._stdout, files[0]), ("stderr", self._stderr, files[1]))
         sys.stdin = sys.__stdin__ = TextIOWrapper(FileIO(0, "r", closefd=False), encoding="utf-8")
         sys.stdout = sys.__stdout__ = self._stdout
         sys.stderr = sys.__stderr__ = self._stderr
 
     def flush_if_unchanged(self) -> bool:
-        """Flushes, where the program prints to what it printed to at first: that keeps nothing back, and runs none of
-        the program's code. False where it is something else, and `flush` has to be called."""
-        for name, stream in (("stdout", self._stdout), ("stderr", self._stderr)):
-            # An object of the interpreter's own type answers these itself; it is not whole once it was detached.
-            try:
-                is_unchanged = _sys_members[name] is stream and not _members_of(stream) and stream.write_through
-            except (KeyError, ValueError):
-                is_unchanged = False
-            if not is_unchanged:
-                return False
+        """Flushes, where the program prints to what it printed to at first, as that was then: this keeps nothing back,
+        and runs none of the program's code. False where something is different, and `flush` has to be called."""
+        try:
+            for name, stream, file in self._first:
+                # Objects of the interpreter's own types answer these themselves, unless they got members of their own.
+                is_first = _sys_members[name] is stream and stream.buffer is file and stream.write_through
+                if not is_first or _members_of(stream) or len(_members_of(file)) > 1:  # its "name"
+                    return False
+        except BaseException:  # detached, closed, or a dictionary with keys of the program's own
+            return False
         flush_c_output()
         return True
 
@@ -135,9 +137,8 @@ class Streams:
         flush_c_output()
 
 
-def _output_stream(fd: int, errors: str) -> TextIOWrapper:
-    raw: Any = FileIO(fd, "w", closefd=False)
-    return TextIOWrapper(raw, encoding="utf-8", errors=errors, write_through=True)
+def _text_stream(file: Any, errors: str) -> TextIOWrapper:
+    return TextIOWrapper(file, encoding="utf-8", errors=errors, write_through=True)
 
 
 def become_fresh(channel_fd: int, stdout_fd: int, stderr_fd: int, places: Places) -> int:

@@ -25,6 +25,7 @@ from memory import RETURNED_BYTES_MAX, Blob, Writer
 
 _LEGACY_DEFAULT_STREAM = 1  # as DLPack numbers them
 _SPAN_BYTES_MAX = 1 << 49  # all that a GPU can address
+_COPYING_BYTES_MAX = 8 * 1024 * 1024
 _Bytes = c_char
 _modules = sys.modules
 
@@ -61,6 +62,8 @@ class GpuArrays:
     def __init__(self, driver: Optional[Driver]) -> None:
         """Without a driver every call fails with `unavailable`."""
         self._given_driver = driver
+        self._copying: list[Blob] = []
+        self._copying_bytes = 0
 
     @property
     def _driver(self) -> Driver:
@@ -76,9 +79,20 @@ class GpuArrays:
             # The memory may be what queued work still uses: PyTorch hands it out in the order of this stream.
             stream = torch.cuda.current_stream(tensor.device).cuda_stream
             if not self._driver.copy_in(tensor.data_ptr(), blob.address, blob.size_bytes, stream):
-                return tensor  # its content stays mapped to the end of the program
+                self._note_copying(blob)
+                return tensor
         blob.note_use()
         return tensor
+
+    def _note_copying(self, blob: Blob) -> None:
+        """Its content must stay mapped until the copy has ended, which is found out seldom."""
+        self._copying.append(blob)
+        self._copying_bytes += blob.size_bytes
+        if self._copying_bytes > _COPYING_BYTES_MAX:
+            self._driver.synchronise()
+            for each in self._copying:
+                each.note_use()
+            self._copying, self._copying_bytes = [], 0
 
     def read_torch(self, torch: Any, tensor: Any, dtype: str) -> Array:
         try:

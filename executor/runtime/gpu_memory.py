@@ -22,15 +22,14 @@ def _started_torch() -> Optional[Any]:
 
 
 def holds_much() -> bool:
-    torch = _started_torch()
-    if torch is None:
-        return False
+    """Also where that cannot be told: what is called torch may be the program's own."""
     try:
+        torch = _started_torch()
         # memory_reserved() makes a flat dictionary of all statistics first: 120 us, while others wait.
-        reserved = torch.cuda.memory_stats_as_nested_dict()["reserved_bytes"]["all"]["current"]
-    except Exception:  # the program's PyTorch may be no longer what it was
+        reserved = 0 if torch is None else torch.cuda.memory_stats_as_nested_dict()["reserved_bytes"]["all"]["current"]
+        return type(reserved) is not int or reserved > _KEPT_BYTES_MAX
+    except BaseException:
         return True
-    return reserved > _KEPT_BYTES_MAX
 
 
 def give_back() -> None:

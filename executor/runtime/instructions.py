@@ -31,6 +31,9 @@ from timing import Violation, guard
 from values import Unencodable, ValueDocument, ValueEncoder
 
 
+_CONTAINERS = (list, tuple, dict)
+
+
 class Handle:
     """What an instruction made."""
 
@@ -55,8 +58,8 @@ class Execution:
         needs_lease: bool,
         may_pass_lease_on: Callable[[], bool],
     ) -> None:
-        """`may_pass_lease_on`: asked when the program's work on its devices has ended, whether the lease can be given
-        back at once. Requires: `blobs` holds every blob of the program, each knowing its number of uses."""
+        """`may_pass_lease_on`: asked when the program's work on its devices has ended, whether others may have them from
+        then on. Requires: `blobs` holds every blob of the program, each knowing its number of uses."""
         self._channel = channel
         self._boundary = boundary
         self._instructions = instructions
@@ -75,12 +78,10 @@ class Execution:
         # Now: loading a library needs an interpreter that no program has damaged.
         self._driver = Driver.load() if needs_lease else None
         gpu = GpuArrays(self._driver) if needs_lease else None
-        self._arrays = ArrayCodec(self._acquire_lease, gpu)
+        self._arrays = ArrayCodec(lambda: self.lease.acquire(self.index), gpu)
 
     def run_program(self) -> None:
-        """Reports each instruction as it starts, then `completed` or the failure that ended the program.
-
-        What the program started on its devices is a part of it: its last instruction ends with that."""
+        """Reports each instruction as it starts, then `completed` or the failure that ended the program."""
         for self.index, instruction in enumerate(self._instructions):
             self._channel.send_text(b'{"type":"started","index":%d}' % self.index)
             try:
@@ -92,14 +93,22 @@ class Execution:
         self._channel.send_text(b'{"type":"completed"}')
 
     def give_device_back(self) -> None:
-        """Waits for what the program has started on its devices, and gives the lease back where others may have them
-        from then on.
+        """After the answer: waits for what the program has started on its devices, and gives the lease back where
+        others may have them from then on.
 
         Raises InstructionFailed if that work failed: the devices cannot be used in this process any more."""
         if self._driver is None or not self.lease.held:
             return
         self._finish_gpu_work()
         if self._may_pass_lease_on():
+            self.lease.release(self.index)
+
+    def _give_device_back_early(self) -> None:
+        """Before the answer, where it can be done without a wait. Requires: the program's work on its devices has
+        ended, and none of its code ran since."""
+        is_last = self.index == len(self._instructions) - 1
+        # Flushing other streams would run its code once more.
+        if is_last and self.lease.held and self._boundary.flush_if_unchanged() and self._may_pass_lease_on():
             self.lease.release(self.index)
 
     def _finish_gpu_work(self) -> None:
@@ -137,22 +146,6 @@ class Execution:
         else:
             handle = self._run(instruction)
         self._handles[instruction["id"]] = handle
-        self._note_gpu_use()
-
-    def _note_gpu_use(self) -> None:
-        """Called when an instruction has done what it does on the devices."""
-        if self.index == len(self._instructions) - 1:
-            self.give_device_back()
-
-    def _acquire_lease(self) -> None:
-        if self.lease.held:
-            return
-        self.lease.ask(self.index)
-        # On the way to the devices: what can be done for the modules to come without them.
-        for instruction in self._instructions[self.index :]:
-            if _is_python_module(instruction):
-                self._modules.prepare(instruction["id"], instruction["source"])
-        self.lease.wait()
 
     # --- upload ---
 
@@ -169,19 +162,24 @@ class Execution:
             return Handle(content, "value")
         if kind == "file":
             return self._upload_file(instruction, blob)
-        self._acquire_lease()
+        self.lease.acquire(self.index)
         library = self._libraries.load(blob.view())
         blob.note_use()
         return Handle(library, "library")
 
     def _upload_module(self, instruction: dict[str, Any]) -> Handle:
-        if not _is_python_module(instruction):
-            return Handle(instruction["source"], "cuda")
-        self._acquire_lease()
-        return Handle(self._modules.load(instruction["id"], instruction["source"]), "python")
+        source = instruction["source"]
+        if instruction.get("language", "python") == "cuda":
+            return Handle(source, "cuda")
+        if not self.lease.held:
+            self.lease.ask(self.index)
+        # Storing and compiling it needs no GPU, and takes about as long as a lease that nobody else has.
+        module = self._modules.prepare(instruction["id"], source)
+        self.lease.wait()
+        return Handle(self._modules.execute(module), "python")
 
     def _upload_tensor(self, instruction: dict[str, Any], blob: Blob) -> Handle:
-        self._acquire_lease()
+        self.lease.acquire(self.index)
         shape = tuple(instruction["shape"])
         tensor, raised = self._boundary.call(self._arrays.make, blob, instruction["dtype"], shape)
         if raised is not None:
@@ -222,7 +220,7 @@ class Execution:
             self._give_lease_back()
             value, raised, violation = self._call_guarded(function.value, arguments)
         else:
-            self._acquire_lease()
+            self.lease.acquire(self.index)
             value, raised = self._boundary.call(function.value, *arguments)
         if violation is not None:
             raise _gpu_access(violation, raised)
@@ -255,10 +253,7 @@ class Execution:
         document = ValueDocument()
         try:
             self._encode(instruction, document)
-            self._note_gpu_use()
             self._channel.send("returned", {"index": self.index}, document.finish())
-        except InstructionFailed:
-            raise
         except Unencodable as fault:
             raise InstructionFailed("serialization", fault.message(), fault.__cause__) from None
         except CudaError as fault:  # GPU work of the program that failed, noticed only now
@@ -279,7 +274,14 @@ class Execution:
             handle = self._handles[instruction["value"]["$ref"]]
             if handle.kind != "value":
                 raise Unencodable("a handle of a module or function cannot be returned")
+            copies = self._copies_out()
             ValueEncoder(document, self._arrays).encode(handle.value)
+            # A copy waits for all work on the device, and is the last that happens to one array by itself.
+            if self._copies_out() != copies and not issubclass(type(handle.value), _CONTAINERS):
+                self._give_device_back_early()
+
+    def _copies_out(self) -> int:
+        return 0 if self._driver is None else self._driver.copies_out
 
     def _path_of(self, field: Any) -> str:
         id = _reference(field)
@@ -293,12 +295,6 @@ class Execution:
 
 
 _type_name = type.__dict__["__name__"].__get__
-
-
-def _is_python_module(instruction: dict[str, Any]) -> bool:
-    if instruction["op"] != "upload" or instruction["kind"] != "module":
-        return False
-    return instruction.get("language", "python") == "python"
 
 
 def _reference(field: Any) -> Optional[str]:

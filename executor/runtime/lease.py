@@ -20,12 +20,20 @@ class Lease:
         self._held = not is_needed
         self._devices_shown = False
 
+    def acquire(self, index: int) -> None:
+        """Waits until the lease is held. `index`: the instruction that needs it."""
+        if not self._held:
+            self.ask(index)
+            self.wait()
+
     def ask(self, index: int) -> None:
-        """`index`: the instruction that needs it. Requires: it is not held; `wait` follows."""
+        """The first half of `acquire`. Requires: it is not held; `wait` follows, or the program ends."""
         self._channel.send("lease_request", {"index": index})
 
     def wait(self) -> None:
-        """Waits until the lease that was asked for is held."""
+        """The second half. Does nothing where the lease is held."""
+        if self._held:
+            return
         frame = self._channel.receive_or_exit()
         while frame.type != "lease_granted":
             frame = self._channel.receive_or_exit()

@@ -3,8 +3,7 @@
 Theory of operation. An uploaded Python module is a real one: its source lies in a file of its name, in a directory on
 `sys.path`; it is compiled with that file's name and executed in a module that `sys.modules` knows. So tracebacks and
 `inspect.getsource` show its lines, its classes pickle, and a spawned child of `multiprocessing` imports it. Its name
-is made from the upload's id with a prefix that no other module has. All but its execution may be done before its turn,
-while the program still waits for a GPU.
+is made from the upload's id with a prefix that no other module has.
 
 CUDA source is text; a name selected from it is a descriptor for a compiler of the program's to consume (CudaFunction
 in `kcoral.builtins`).
@@ -16,7 +15,7 @@ import builtins
 import sys
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import ModuleType
-from typing import Any, Optional
+from typing import Any
 
 from boundary import Boundary
 from errors import InstructionFailed, ending_message_of, message_of, sources
@@ -30,15 +29,14 @@ _loaded_modules = sys.modules
 _path_caches = sys.path_importer_cache
 
 
-class _Prepared:
-    """A module that is not executed yet, or why it never will be."""
+class PreparedModule:
+    """One that is stored and compiled, and not executed yet."""
 
-    __slots__ = ("module", "code", "failure")
+    __slots__ = ("module", "code")
 
-    def __init__(self, module: ModuleType) -> None:
+    def __init__(self, module: ModuleType, code: Any) -> None:
         self.module = module
-        self.code: Any = None
-        self.failure: Optional[InstructionFailed] = None
+        self.code = code
 
 
 class PythonModules:
@@ -48,43 +46,32 @@ class PythonModules:
         self._directory = directory
         self._boundary = boundary
         self._names: set[str] = set()
-        self._prepared: dict[str, _Prepared] = {}  # by id
 
-    def prepare(self, id: str, source: str) -> None:
-        """Stores and compiles the source of a module that will be loaded, which needs no GPU. What fails, `load` says.
-        Does nothing for one that was prepared before."""
-        if id not in self._prepared:
-            self._prepared[id] = self._prepare(self._name_for(id), source)
-
-    def _prepare(self, name: str, source: str) -> _Prepared:
+    def prepare(self, id: str, source: str) -> PreparedModule:
+        """Does what runs none of its code. Raises InstructionFailed."""
+        name = self._name_for(id)
         path = self._directory + "/" + name + ".py"
-        module = ModuleType(name)
-        prepared = _Prepared(module)
         try:
             write_new_file(path, memoryview(source.encode("utf-8")), 0o600)
         except OSError as error:
-            prepared.failure = InstructionFailed("runtime", "the source cannot be stored: " + message_of(error))
-            return prepared
-        # It is a new file in a directory that the program may have looked into before.
-        self.forget_directories(self._directory)
+            raise InstructionFailed("runtime", "the source cannot be stored: " + message_of(error)) from None
         sources.remember(path, source)
+        module = ModuleType(name)
         spec = ModuleSpec(name, SourceFileLoader(name, path), origin=path)
         spec.has_location = True
         # Its builtins are the program's: `exec` would give it those of whoever calls.
         module.__dict__.update(
             __builtins__=builtins.__dict__, __file__=path, __spec__=spec, __loader__=spec.loader, __package__=""
         )
-        prepared.code, raised = self._boundary.call(_compile, source, path)
+        # It is a new file in a directory that the program may have looked into before.
+        self.forget_directories(self._directory)
+        code, raised = self._boundary.call(_compile, source, path)
         if raised is not None:
-            prepared.failure = _loading_failed(raised)
-        return prepared
+            raise _loading_failed(raised)
+        return PreparedModule(module, code)
 
-    def load(self, id: str, source: str) -> ModuleType:
+    def execute(self, prepared: PreparedModule) -> ModuleType:
         """The executed module. Raises InstructionFailed."""
-        self.prepare(id, source)
-        prepared = self._prepared.pop(id)
-        if prepared.failure is not None:
-            raise prepared.failure
         module = prepared.module
         name = module.__name__
         _loaded_modules[name] = module

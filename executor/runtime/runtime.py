@@ -70,11 +70,12 @@ def run(
                 first.note_priority()
             instructions, blobs = _receive_program(channel, frame)
             needs_lease = frame.fields["needs_lease"]
+            kept = first if frame.fields["keep"] else None
             execution = Execution(
-                channel, boundary, places, instructions, blobs, needs_lease, lambda: _may_pass_lease_on(first)
+                channel, boundary, places, instructions, blobs, needs_lease, lambda: _may_pass_lease_on(kept)
             )
             execution.run_program()
-            if first is None:
+            if first is None or kept is None:
                 _wait_to_be_ended(channel)
             obstacle = _obstacle_of(execution)
             _wait_for(channel, "recycle")
@@ -96,11 +97,11 @@ def run(
         end_process(_FAILED)
 
 
-def _may_pass_lease_on(first: Optional[FirstState]) -> bool:
-    """Whether a program whose work on its devices has ended may leave them to others at once. Not one whose process is
-    ended with it, for that takes the device once more; nor while a thread or process that it left may go on; and much
+def _may_pass_lease_on(kept: Optional[FirstState]) -> bool:
+    """Whether a program whose work on its devices has ended may leave them to others at once. Not where its process is
+    ended with it, which takes the devices once more; nor while a thread or process that it left may go on; and much
     memory is given back while nobody measures."""
-    return first is not None and not first.started_others() and not gpu_memory.holds_much()
+    return kept is not None and not kept.started_others() and not gpu_memory.holds_much()
 
 
 def _obstacle_of(execution: Execution) -> Optional[Exception]:

@@ -140,7 +140,10 @@ void ProgramRun::on_runtime_ready() {
   }
   if (is_decided()) return;
   program_sent_ = true;
-  runtime_->send({{"type", "program"}, {"blobs", request_.blob_count}, {"needs_lease", request_.lease_terms.count > 0}},
+  runtime_->send({{"type", "program"},
+                  {"blobs", request_.blob_count},
+                  {"needs_lease", request_.lease_terms.count > 0},
+                  {"keep", request_.keep_runtime}},
                  {request_.program});
   forward_blobs();
   nlohmann::json running = frame_about(request_.run, "running");

@@ -105,6 +105,7 @@ class Slot:
         self._id = 0
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.control.settimeout(120)
+        self.keep = config.get("reuse", False)  # what programs are told
         given = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", "TZ": "UTC"}
         given = (
             {**given, **environment} if isinstance(environment, dict) else given if environment is None else environment
@@ -205,7 +206,8 @@ class Slot:
     def _send_program(self, ours, instructions, blobs, needs_lease):
         blobs = {hashlib.sha256(content).hexdigest(): content for content in blobs}
         fd = sealed(json.dumps({"instructions": instructions}).encode())
-        send_frame(ours, {"type": "program", "blobs": len(blobs), "needs_lease": needs_lease}, [fd])
+        fields = {"blobs": len(blobs), "needs_lease": needs_lease, "keep": self.keep}
+        send_frame(ours, {"type": "program", **fields}, [fd])
         os.close(fd)
         names = list(blobs)
         for at in range(0, len(names), 64):

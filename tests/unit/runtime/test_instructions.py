@@ -390,6 +390,40 @@ def f():
     assert b"from C" in outcome.stdout and b"replaced" in outcome.stdout
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        "sys.stdout.reconfigure(write_through=False)",
+        "sys.stdout.__init__(io.BufferedWriter(io.FileIO(1, 'w', closefd=False)), write_through=True)",
+        "sys.stdout = sys.stdout.detach() and io.TextIOWrapper(io.BufferedWriter(io.FileIO(1, 'w', closefd=False)))",
+        "kept = io.StringIO()\nsys.stdout.write = kept.write\n"
+        "sys.stdout.flush = lambda kept=kept: kept.tell() and os.write(1, kept.getvalue().encode()) and kept.__init__()",
+    ],
+)
+def test_what_a_changed_stream_keeps_back_is_flushed_before_the_next_instruction(slot, change):
+    source = "import io, os, sys\ndef f():\n    exec(%r)\n    print('said')\n" % change
+    source += "def g(): os.write(1, b'then')"
+    outcome = slot.run([*program(source), function("g"), run("g")])
+    assert outcome.stdout == b"said\nthen"
+
+
+def test_a_name_of_the_programs_own_among_those_of_sys_does_no_harm(slot):
+    source = """
+import sys
+
+class Name(str):
+    def __eq__(self, other):
+        raise ValueError("not equal")
+    __hash__ = str.__hash__
+
+def f():
+    del sys.stdout
+    vars(sys)[Name("stdout")] = 1
+    return 2
+"""
+    assert slot.run(program(source)).returned["result"].wire["value"] == 2
+
+
 def test_several_modules_with_the_same_safe_name(slot):
     outcome = slot.run(
         [

@@ -98,7 +98,7 @@ TEST_F(DeviceChoiceTest, WhatCudaMayUseIsUsedUnlessTheServerIsToldOtherwise) {
 }
 
 TEST_F(DeviceChoiceTest, WhatCudaMayUseMustBeHere) {
-  for (const char* name : {"3", "-1", "GPU-7", "MIG-2", "GPU 0", "NoDevFiles"}) {
+  for (const char* name : {"3", "-1", "GPU-7", "GPU-", "MIG-2", "GPU 0", "NoDevFiles"}) {
     surroundings_.visible_devices = name;
     EXPECT_THAT(complaint(), AllOf(HasSubstr(name), HasSubstr("0 to 2"), HasSubstr("--gpus"))) << name;
   }
