@@ -126,6 +126,23 @@ class TestOneDevice:
         assert "gpu_count" in one.server.post(program).error(400, "parse")
 
 
+@pytest.mark.parametrize("programs", ["0", "1"])
+def test_a_module_that_does_not_compile_waits_for_no_lease(programs):
+    flags = ("--workers-per-gpu", "2", "--standby-runtimes", "0", "--max-requests-per-worker", programs)
+    with gpu_server([0], *flags) as served:
+        for _ in range(3):
+            holder, word = served.hold()
+            served.wait_for_holder(holder)
+            bad = Program()
+            bad.module("def f(:")
+            error = served.server.post(bad).result().document["error"]
+            assert (error["kind"], error["instruction_index"]) == ("parse", 0)
+            wait_until(lambda: served.look()[0]["waiters"] == 0, "nobody waits")
+            served.say(word)
+            assert holder.value()
+            served.wait_until_free()
+
+
 def test_a_process_that_serves_several_programs_has_the_lease_only_for_them():
     with gpu_server([0], "--workers-per-gpu", "2", "--max-requests-per-worker", "0") as served:
         processes: set[int] = set()

@@ -151,6 +151,16 @@ def test_a_program_that_fails_gives_it_back_too(slot):
     runtime.expect("ready")
 
 
+def test_a_module_that_does_not_compile_leaves_a_lease_that_was_asked_for_unused(slot):
+    runtime = Runtime(slot)
+    for _ in range(2):
+        outcome = runtime.answer(program("def f(:"))
+        assert (outcome.error["kind"], outcome.error["index"]) == ("parse", 0)
+        assert outcome.types == ["started", "lease_request", "failed"]
+        runtime.recycle()
+        runtime.expect("ready")
+
+
 @pytest.mark.parametrize(
     "source",
     [
