@@ -271,6 +271,18 @@ def check_sizes(codec):
     return len(SIZES)
 
 
+def check_many(codec):
+    """Small copies are not waited for, and no more than so much content stays mapped for that."""
+    contents = [random_content(900 * KIB) for _ in range(40)]
+    blobs = [blob_of(content) for content in contents]
+    tensors = [codec.codec.make(blob, "uint8", [900 * KIB]) for blob in blobs]
+    mapped = sum(blob.size_bytes for blob in blobs)
+    expect(mapped <= 9 * MIB, "%d bytes are still mapped", mapped)
+    for tensor, content in zip(tensors, contents):
+        expect(codec.read(tensor)[1] == content, "a small tensor differs")
+    return len(contents)
+
+
 def check_refused(codec, driver):
     real = driver._functions[REGISTER]
     driver._functions[REGISTER] = lambda *_: 801
@@ -444,6 +456,7 @@ def main():
     if torch is not None:
         report.check("dtypes and shapes", check_dtypes, codec)
         report.check("sizes", check_sizes, codec)
+        report.check("many small ones", check_many, codec)
         report.check("sizes, registering refused", check_refused, codec, driver)
         report.check("layouts", check_layouts, codec, torch)
         report.check("parts at any offset", check_offsets, codec, torch)
