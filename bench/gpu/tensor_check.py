@@ -209,7 +209,8 @@ def check_driver(driver):
         content = random_content(size_bytes)
         device = DeviceMemory(driver, size_bytes)
         blob = blob_of(content)
-        driver.copy_in(device.address, blob.address, size_bytes, 0)
+        if not driver.copy_in(device.address, blob.address, size_bytes, 0):
+            driver.synchronise()
         blob.note_use()
         writer = memory.Writer()
         writer.append(b"odd")
