@@ -11,6 +11,7 @@
 #include <cstdlib>
 
 #include "schema/limits.h"
+#include "store/content_keys.h"
 
 namespace kcoral::bench {
 namespace {
@@ -19,12 +20,6 @@ void check(const rocksdb::Status& status) {
   if (status.ok()) return;
   std::fprintf(stderr, "RocksDB: %s\n", status.ToString().c_str());
   std::exit(1);
-}
-
-std::string big_endian(uint64_t value) {
-  std::string text;
-  for (int shift = 56; shift >= 0; shift -= 8) text += static_cast<char>(value >> shift);
-  return text;
 }
 
 /// Those that the store has for chunks: the most that RocksDB does with such bytes on this path.
@@ -61,7 +56,8 @@ PlainRocksdb::~PlainRocksdb() = default;
 void PlainRocksdb::keep(std::string_view bytes) {
   for (; !bytes.empty(); bytes.remove_prefix(std::min<size_t>(limits::kChunkBytes, bytes.size()))) {
     const std::string_view chunk = bytes.substr(0, limits::kChunkBytes);
-    check(database_->db->Put({}, big_endian(database_->next_key++), rocksdb::Slice(chunk.data(), chunk.size())));
+    check(database_->db->Put({}, store::big_endian(database_->next_key++, 8),
+                             rocksdb::Slice(chunk.data(), chunk.size())));
   }
   rocksdb::WriteOptions synced;
   synced.sync = true;

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <map>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <string_view>
 #include <thread>
@@ -95,38 +95,38 @@ const devices::Device* find_visible(const std::vector<devices::Device>& all, std
   return found;
 }
 
-Result<std::vector<devices::Device>> visible_devices(const std::string& names,
-                                                     const std::vector<devices::Device>& all) {
-  std::map<int, devices::Device> visible;
+Result<std::set<int>> visible_ids(const std::string& names, const std::vector<devices::Device>& all) {
+  std::set<int> ids;
   std::istringstream rest(names);
   for (std::string name; std::getline(rest, name, ',');) {
     const devices::Device* const device = find_visible(all, name);
     if (device == nullptr) {
       return fail(ErrorKind::kEnvironment,
                   "CUDA_VISIBLE_DEVICES is \"{}\", and \"{}\" names no GPU of this machine, or several; it has 0 to {} "
-                  "(nvidia-smi -L "
-                  "lists them and their UUIDs; parts of one are not served): unset it, or choose with --gpus",
+                  "(nvidia-smi -L lists them and their UUIDs; parts of one are not served): unset it, or choose with "
+                  "--gpus",
                   names, name, all.size() - 1);
     }
-    visible.emplace(device->id, *device);
+    ids.insert(device->id);
   }
-  if (visible.empty()) {
-    return fail(ErrorKind::kEnvironment,
-                "CUDA_VISIBLE_DEVICES is empty, which hides every GPU: unset it, choose with --gpus, or run without "
-                "one (--device cpu)");
-  }
-  std::vector<devices::Device> chosen;
-  for (auto& [id, device] : visible) chosen.push_back(std::move(device));
-  return chosen;
+  if (!ids.empty()) return ids;
+  return fail(ErrorKind::kEnvironment,
+              "CUDA_VISIBLE_DEVICES is empty, which hides every GPU: unset it, choose with --gpus, or run without one "
+              "(--device cpu)");
 }
 
 Result<std::vector<devices::Device>> wanted_devices(const ServerOptions& options,
                                                     const std::vector<devices::Device>& all,
                                                     const std::optional<std::string>& visible) {
-  if (options.gpus.empty() && visible) return visible_devices(*visible, all);
-  if (options.gpus.empty()) return all;
+  std::set<int> ids(options.gpus.begin(), options.gpus.end());
+  if (ids.empty() && !visible) return all;
+  if (ids.empty()) {
+    auto found = visible_ids(*visible, all);
+    if (!found) return fail(found.error());
+    ids = std::move(*found);
+  }
   std::vector<devices::Device> wanted;
-  for (const int id : options.gpus) {
+  for (const int id : ids) {
     if (static_cast<size_t>(id) >= all.size()) {
       return fail(ErrorKind::kEnvironment, "--gpus: there is no GPU {}; this machine has 0 to {}", id, all.size() - 1);
     }

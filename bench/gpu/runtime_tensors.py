@@ -98,6 +98,11 @@ class DeviceMemory:
             driver._call("cuMemAlloc_v2", cuda.byref(address), size_bytes)
         self.address = address.value
 
+    def fill(self, blob):
+        """Copies it in, and waits until it is there."""
+        if not self._driver.copy_in(self.address, blob.address, blob.size_bytes, 0):
+            self._driver.synchronise()
+
     def free(self):
         with self._current:
             self._driver._call("cuMemFree_v2", self.address)

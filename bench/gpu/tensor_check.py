@@ -209,8 +209,7 @@ def check_driver(driver):
         content = random_content(size_bytes)
         device = DeviceMemory(driver, size_bytes)
         blob = blob_of(content)
-        if not driver.copy_in(device.address, blob.address, size_bytes, 0):
-            driver.synchronise()
+        device.fill(blob)
         blob.note_use()
         writer = memory.Writer()
         writer.append(b"odd")
@@ -240,7 +239,7 @@ def registering(driver):
         size_bytes = 4 * MIB
         device = DeviceMemory(driver, size_bytes)
         blob = blob_of(random_content(size_bytes))
-        driver.copy_in(device.address, blob.address, size_bytes, 0)
+        device.fill(blob)
         blob.drop()
         writer = memory.Writer()
         writer.fill(size_bytes, lambda host: driver.copy_out(host, device.address, size_bytes))

@@ -14,17 +14,12 @@ def median_ms(work, repeats):
     return statistics.median([work() for _ in range(repeats)])
 
 
-def copy_in(driver, device, blob):
-    if not driver.copy_in(device.address, blob.address, blob.size_bytes, 0):
-        driver.synchronise()
-
-
-def upload_ms(driver, device, content, threshold, for_gpu=True):
+def upload_ms(device, content, threshold, for_gpu=True):
     """From a mapping that nobody has touched, as it is when a blob has just come, until it is there."""
     blob = blob_of(content, for_gpu=for_gpu)
     cuda.REGISTERED_BYTES_MIN = threshold
     try:
-        return timed(copy_in, driver, device, blob)
+        return timed(device.fill, blob)
     finally:
         blob.drop()
 
@@ -114,9 +109,9 @@ def measure(driver, torch, report):
         device = DeviceMemory(driver, size_bytes)
         buffer = PinnedBuffer(driver, device)
         row = [
-            median_ms(lambda: upload_ms(driver, device, content, NEVER), repeats),
-            median_ms(lambda: upload_ms(driver, device, content, ALWAYS), repeats),
-            median_ms(lambda: upload_ms(driver, device, content, NEVER, False), repeats),
+            median_ms(lambda: upload_ms(device, content, NEVER), repeats),
+            median_ms(lambda: upload_ms(device, content, ALWAYS), repeats),
+            median_ms(lambda: upload_ms(device, content, NEVER, False), repeats),
             median_ms(lambda: torch_upload_ms(torch, content), repeats) if torch else float("nan"),
             median_ms(lambda: return_ms(driver, device, size_bytes, NEVER), repeats),
             median_ms(lambda: return_ms(driver, device, size_bytes, ALWAYS), repeats),

@@ -75,7 +75,7 @@ def run(
                 channel, boundary, places, instructions, blobs, needs_lease, lambda: _may_pass_lease_on(kept)
             )
             execution.run_program()
-            if first is None or kept is None:
+            if kept is None:
                 _wait_to_be_ended(channel)
             obstacle = _obstacle_of(execution)
             _wait_for(channel, "recycle")
@@ -85,7 +85,7 @@ def run(
             del execution  # with what the program made
             while blobs:
                 blobs.popitem()[1].drop()
-            boundary.start_over(first.restore())
+            boundary.start_over(kept.restore())
             if lease.held:
                 gpu_memory.give_back()
                 lease.release(index)

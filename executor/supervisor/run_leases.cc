@@ -19,15 +19,13 @@ void RunLeases::ask() {
   timer_ = loop_.run_after(terms_.wait_max, [this] { on_wait_over(); });
   // Where what it leases is all that the slot has, that is meant from the beginning.
   const bool is_any = devices_.empty() && terms_.count < terms_.slot_devices.size();
-  const std::vector<int>& exact = devices_.empty() ? terms_.slot_devices : devices_;
-  lease_ =
-      leases_.ask({.priority = terms_.priority, .devices = is_any ? std::vector<int>() : exact, .count = terms_.count},
-                  {[this] { on_granted(); }, [this](std::string why) { on_denied(std::move(why)); }});
+  lease_ = leases_.ask(
+      {.priority = terms_.priority, .devices = is_any ? std::vector<int>() : known_devices(), .count = terms_.count},
+      {[this] { on_granted(); }, [this](std::string why) { on_denied(std::move(why)); }});
 }
 
 void RunLeases::on_granted() {
-  if (!timer_) return;  // the program goes on no more
-  stop_waiting();
+  if (!stop_waiting()) return;  // the program goes on no more
   devices_ = lease_->devices();
   nlohmann::ordered_json record{
       {"event", "lease_granted"}, {"device", devices_}, {"waited_ms", to_ms(lease_->waited())}};
@@ -37,8 +35,7 @@ void RunLeases::on_granted() {
 }
 
 void RunLeases::on_denied(std::string why) {
-  if (!timer_) return;  // it ends anyway
-  stop_waiting();
+  if (!stop_waiting()) return;  // it ends anyway
   handlers_.withheld(std::move(why));
 }
 
@@ -56,18 +53,19 @@ void RunLeases::ask_to_end_context(std::function<void(bool is_ours)> begin) {
     timer_.reset();
     begin(/*is_ours=*/false);
   });
-  const std::vector<int>& devices = devices_.empty() ? terms_.slot_devices : devices_;
   const auto granted = [this, begin] {
-    if (!timer_) return;
-    stop_waiting();
-    begin(/*is_ours=*/true);
+    if (stop_waiting()) begin(/*is_ours=*/true);
   };
-  lease_ = leases_.ask({.purpose = LeasePurpose::kContext, .priority = terms_.priority, .devices = devices},
+  lease_ = leases_.ask({.purpose = LeasePurpose::kContext, .priority = terms_.priority, .devices = known_devices()},
                        {.granted = granted});
 }
 
-void RunLeases::stop_waiting() {
-  if (timer_) loop_.cancel(*std::exchange(timer_, std::nullopt));
+const std::vector<int>& RunLeases::known_devices() const { return devices_.empty() ? terms_.slot_devices : devices_; }
+
+bool RunLeases::stop_waiting() {
+  if (!timer_) return false;
+  loop_.cancel(*std::exchange(timer_, std::nullopt));
+  return true;
 }
 
 void RunLeases::end(bool processes_ended) {

@@ -48,8 +48,8 @@ class RunLeases {
   /// limits::kContextEndWait is over, unless `stop_waiting` comes before. Requires: there is no lease.
   void ask_to_end_context(std::function<void(bool is_ours)> begin);
 
-  /// Nobody goes on once what is waited for is granted. The lease is still to be ended.
-  void stop_waiting();
+  /// Nobody goes on once what is waited for is granted. The lease is still to be ended. True if somebody waited.
+  bool stop_waiting();
 
   /// Gives it back, or withdraws it, if there is one (DeviceLease::end).
   void end(bool processes_ended);
@@ -72,6 +72,8 @@ class RunLeases {
   void on_granted();
   void on_denied(std::string why);
   void on_wait_over();
+  /// Those of the program's first lease; before that all of the slot's.
+  const std::vector<int>& known_devices() const;
 
   EventLoop& loop_;
   DeviceLeases& leases_;

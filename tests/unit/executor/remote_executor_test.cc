@@ -161,17 +161,24 @@ TEST(RemoteExecutor, OneThatDoesNotEndItsRunIsLost) {
   EXPECT_EQ(slot.log().lost()[0].reason, "the executor did not end a run in time");
 }
 
-TEST(RemoteExecutor, ADeviceIsHeldForAsLongAsItsProgramMayRun) {
-  SlotHarness slot(with_executor(kAskForProgram));
-  ASSERT_TRUE(slot.start_and_wait());
+constexpr auto kLongProgram = std::chrono::hours(1);
+
+/// It asks for its device, and is not lost for what takes too long elsewhere.
+void begin_long_program(SlotHarness& slot) {
   Assignment assignment = slot.make_assignment("{}");
-  assignment.timeout = std::chrono::hours(1);
+  assignment.timeout = kLongProgram;
   slot.begin(assignment);
   ASSERT_TRUE(slot.log().wait_for_ask(1));
   slot.advance(kTooLong);
   slot.settle();
   EXPECT_TRUE(slot.log().lost().empty());
-  slot.advance(assignment.timeout);
+}
+
+TEST(RemoteExecutor, ADeviceIsHeldForAsLongAsItsProgramMayRun) {
+  SlotHarness slot(with_executor(kAskForProgram));
+  ASSERT_TRUE(slot.start_and_wait());
+  ASSERT_NO_FATAL_FAILURE(begin_long_program(slot));
+  slot.advance(kLongProgram);
   ASSERT_TRUE(slot.log().wait_for_lost(1));
   EXPECT_EQ(slot.log().lost()[0].reason, "the executor did not answer in time");
 }
@@ -180,13 +187,7 @@ TEST(RemoteExecutor, OneThatGoesOnAfterADenialIsLostHoweverLongItsProgramMayRun)
   SlotHarness slot(with_executor(kAskForProgram));
   ASSERT_TRUE(slot.start_and_wait());
   slot.log().on_ask = [](const LeaseAsk&) {};
-  Assignment assignment = slot.make_assignment("{}");
-  assignment.timeout = std::chrono::hours(1);
-  slot.begin(assignment);
-  ASSERT_TRUE(slot.log().wait_for_ask(1));
-  slot.advance(kTooLong);
-  slot.settle();
-  EXPECT_TRUE(slot.log().lost().empty()) << "it waits";
+  ASSERT_NO_FATAL_FAILURE(begin_long_program(slot));
   slot.deny_lease(1, "GPU 0 is quarantined");
   slot.advance(kTooLong);
   ASSERT_TRUE(slot.log().wait_for_lost(1));

@@ -53,6 +53,11 @@ class Runtime:
         self._slot._follow(self.socket, self._out, self._err, instructions, outcome, None)
         return outcome
 
+    def go_on(self):
+        """To the next program."""
+        self.recycle()
+        self.expect("ready")
+
     def recycle(self):
         send_frame(self.socket, {"type": "recycle"})
 
@@ -84,8 +89,7 @@ def test_the_device_is_given_back_before_anybody_asks_for_another_program(slot):
     for _ in range(2):
         assert runtime.answer(program("def f(): return 1")).completed
         assert runtime.expect("lease_release")["index"] == 3
-        runtime.recycle()
-        runtime.expect("ready")
+        runtime.go_on()
 
 
 def test_it_is_given_back_before_an_array_that_was_copied_last_is_passed_on(slot):
@@ -94,8 +98,7 @@ def test_it_is_given_back_before_an_array_that_was_copied_last_is_passed_on(slot
         outcome = runtime.answer(program(ARRAY))
         assert outcome.types[-3:] == ["lease_release", "returned", "completed"]
         assert outcome.returned["result"].parts == [b"abcd"]
-        runtime.recycle()
-        runtime.expect("ready")
+        runtime.go_on()
 
 
 @pytest.mark.parametrize(
@@ -137,8 +140,7 @@ def test_it_is_given_back_once_the_programs_work_on_it_is_done(slot):
     runtime = Runtime(slot)
     address = runtime.answer(program(WORK + "f = begin")).returned["result"].wire["value"]
     runtime.expect("lease_release")
-    runtime.recycle()
-    runtime.expect("ready")
+    runtime.go_on()
     look = "import ctypes\ndef f(address): return ctypes.string_at(address, 4).decode()"
     assert runtime.answer(program(look, address)).returned["result"].wire["value"] == "xxxx"
 
@@ -147,8 +149,7 @@ def test_a_program_that_fails_gives_it_back_too(slot):
     runtime = Runtime(slot)
     assert runtime.answer(program("def f(): raise ValueError('no')")).error["kind"] == "runtime"
     assert runtime.expect("lease_release")["index"] == 2
-    runtime.recycle()
-    runtime.expect("ready")
+    runtime.go_on()
 
 
 def test_a_module_that_does_not_compile_leaves_a_lease_that_was_asked_for_unused(slot):
@@ -157,8 +158,7 @@ def test_a_module_that_does_not_compile_leaves_a_lease_that_was_asked_for_unused
         outcome = runtime.answer(program("def f(:"))
         assert (outcome.error["kind"], outcome.error["index"]) == ("parse", 0)
         assert outcome.types == ["started", "lease_request", "failed"]
-        runtime.recycle()
-        runtime.expect("ready")
+        runtime.go_on()
 
 
 @pytest.mark.parametrize(
@@ -189,5 +189,4 @@ def test_a_process_whose_program_started_another_keeps_it_until_none_is_left(gpu
 def test_a_program_without_the_device_has_nothing_to_give_back(slot):
     runtime = Runtime(slot)
     assert runtime.answer([module("x", language="cuda")]).completed
-    runtime.recycle()
-    runtime.expect("ready")
+    runtime.go_on()

@@ -5,6 +5,7 @@
 #include <functional>
 #include <utility>
 
+#include "base/mutex.h"
 #include "store/store.h"
 
 namespace kcoral::scheduler {
@@ -16,9 +17,21 @@ class FlakyStore : public store::Store {
   /// How many of the next `finish` fail.
   std::atomic<int> failures{0};
 
-  /// Whom it serves, and how often it was told that somebody is idle.
+  /// Whom it serves.
   std::atomic<store::ExecutorPool*> pool{nullptr};
-  std::atomic<int> idle_words{0};
+
+  /// How often it was told that somebody is idle.
+  int idle_words() const {
+    const MutexLock lock(mutex_);
+    return idle_words_;
+  }
+  /// False if that was not more than `before` times by then.
+  bool wait_for_idle_word(int before, SteadyTime deadline) {
+    const MutexLock lock(mutex_);
+    while (idle_words_ == before && told_.wait_until(mutex_, deadline)) {
+    }
+    return idle_words_ > before;
+  }
 
   void finish(const store::Fence& fence, store::Completion completion, std::function<void(Status)> done) override {
     if (failures > 0) {
@@ -43,7 +56,11 @@ class FlakyStore : public store::Store {
     real_.serve(executors);
   }
   void executor_became_idle() override {
-    ++idle_words;
+    {
+      const MutexLock lock(mutex_);
+      ++idle_words_;
+    }
+    told_.notify_all();
     real_.executor_became_idle();
   }
   void give_back(const store::Fence& fence, std::string reason) override { real_.give_back(fence, std::move(reason)); }
@@ -62,6 +79,9 @@ class FlakyStore : public store::Store {
 
  private:
   store::Store& real_;
+  mutable Mutex mutex_;
+  ConditionVariable told_;
+  int idle_words_ KCORAL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace kcoral::scheduler

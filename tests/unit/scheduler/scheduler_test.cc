@@ -325,12 +325,9 @@ TEST_F(SchedulerTest, AShortageDoesNotOutliveTheSlotThatMetIt) {
   while (!taken) taken = flaky_->pool.load()->take(false);
   flaky_->pool.load()->assign(*taken, fail(ErrorKind::kBusy, "no descriptors are left"));
   on_loop([&] { fakes_[0]->die("lost"); });
-  const int before = flaky_->idle_words;
-  const auto deadline = std::chrono::steady_clock::now() + kPatience;
-  while (flaky_->idle_words == before) {
-    ASSERT_LT(std::chrono::steady_clock::now(), deadline) << "the store was not told to try again";
-    std::this_thread::sleep_for(1ms);
-  }
+  const int before = flaky_->idle_words();
+  ASSERT_TRUE(flaky_->wait_for_idle_word(before, std::chrono::steady_clock::now() + kPatience))
+      << "the store was not told to try again";
 }
 
 TEST_F(SchedulerTest, DrainingFinishesWhatRunsAndKeepsWhatIsQueued) {
