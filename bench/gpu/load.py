@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import resource
 import socket
 import time
@@ -17,8 +18,11 @@ from typing import Any
 
 from kcoral import Program
 
+from report import Report
+
 _RECEIVE_BYTES = 1 << 20
 _COMPLETED = b'"status":"COMPLETED"'
+_LEASE_WAIT = re.compile(rb'"lease_wait_ms":([0-9.eE+-]+)')
 
 
 @dataclass
@@ -26,6 +30,7 @@ class Series:
     """Latencies of one load, from a request's first byte sent to its answer's last byte received."""
 
     ms: list[float] = field(default_factory=list)
+    lease_wait_ms: list[float] = field(default_factory=list)  # of each, how much of it went by waiting for the GPU
     errors: list[str] = field(default_factory=list)  # answers that were not COMPLETED, in their first words
     seconds: float = 0.0
     client_cpu_seconds: float = 0.0  # of all clients together
@@ -73,8 +78,9 @@ def run_load(port: int, request: bytes, *, clients: int, seconds: float, per_sec
         running.append((process, ours))
     whole = Series()
     for process, connection in running:
-        ms, errors, cpu_seconds = connection.recv()
+        ms, lease_wait_ms, errors, cpu_seconds = connection.recv()
         whole.ms += ms
+        whole.lease_wait_ms += lease_wait_ms
         whole.errors += errors
         whole.client_cpu_seconds += cpu_seconds
         process.join()
@@ -85,16 +91,17 @@ def run_load(port: int, request: bytes, *, clients: int, seconds: float, per_sec
 def _client(results: Connection, port: int, request: bytes, deadline: float, per_second: float | None) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF)
     ms: list[float] = []
+    lease_wait_ms: list[float] = []
     errors: list[str] = []
     try:
         with socket.create_connection(("127.0.0.1", port)) as connection:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            _send_until(deadline, connection, request, per_second, ms, errors)
+            _send_until(deadline, connection, request, per_second, ms, lease_wait_ms, errors)
     except OSError as error:
         errors.append(repr(error))
     after = resource.getrusage(resource.RUSAGE_SELF)
     cpu_seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    results.send((ms, errors, cpu_seconds))
+    results.send((ms, lease_wait_ms, errors, cpu_seconds))
     results.close()
     os._exit(0)
 
@@ -105,6 +112,7 @@ def _send_until(
     request: bytes,
     per_second: float | None,
     ms: list[float],
+    lease_wait_ms: list[float],
     errors: list[str],
 ) -> None:
     next_at = time.monotonic()
@@ -116,10 +124,13 @@ def _send_until(
         begin = time.perf_counter()
         connection.sendall(request)
         answer = _receive(connection, buffer)
-        ms.append((time.perf_counter() - begin) * 1e3)
+        elapsed_ms = (time.perf_counter() - begin) * 1e3
         if _COMPLETED not in answer:
-            ms.pop()
             errors.append(answer[:600].decode(errors="replace"))
+            continue
+        ms.append(elapsed_ms)
+        if waited := _LEASE_WAIT.search(answer):
+            lease_wait_ms.append(float(waited[1]))
 
 
 def _receive(connection: socket.socket, buffer: bytearray) -> bytes:
@@ -149,7 +160,7 @@ def _content_length(head: bytes) -> int:
     raise ConnectionError("an answer without Content-Length")
 
 
-def summary(series: Series) -> dict[str, Any]:
+def _summary(series: Series) -> dict[str, Any]:
     """A series as figures for a file."""
     return {
         "count": len(series.ms),
@@ -158,4 +169,15 @@ def summary(series: Series) -> dict[str, Any]:
         "client_cpu_seconds": series.client_cpu_seconds,
         "errors": series.errors[:20],
         "ms": [round(each, 3) for each in series.ms],
+        "lease_wait_ms": [round(each, 3) for each in series.lease_wait_ms],
     }
+
+
+def record(report: Report, name: str, series: Series) -> bool:
+    """Records that all went well, and what the clients themselves took. Whether there is anything to look at."""
+    report.attach(name, _summary(series))
+    report.expect(f"{name}: every answer is COMPLETED", not series.errors, f"{len(series.errors)}: {series.errors[:2]}")
+    report.figure(
+        f"{name}: CPU of the load generator, of one core", 100 * series.client_cpu_seconds / series.seconds, "%"
+    )
+    return report.expect(f"{name}: something was answered", bool(series.ms), "nothing")

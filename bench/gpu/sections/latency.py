@@ -7,7 +7,7 @@ import time
 import numpy as np
 
 from harness import Bench, Server, call, source, value_of
-from load import Series, request_bytes, run_load, summary
+from load import record, request_bytes, run_load
 from report import Report
 
 SECONDS = 170
@@ -44,14 +44,14 @@ def _warm_request(server: Server, runs: int) -> bytes:
 def _measure_paced(server: Server, request: bytes, report: Report) -> None:
     time.sleep(1.0)
     series = run_load(server.port, request, clients=1, seconds=PACED_SECONDS, per_second=1.0)
-    if _note(report, "fresh, one a second", series):
+    if record(report, "fresh, one a second", series):
         report.figure("fresh, one a second, p50", series.quantile(0.5), "ms", below=25)
         report.figure("fresh, one a second, p99", series.quantile(0.99), "ms", below=400)
 
 
 def _measure_sustained(server: Server, request: bytes, report: Report) -> None:
     series = run_load(server.port, request, clients=CLIENTS, seconds=SUSTAINED_SECONDS)
-    if _note(report, f"fresh, {CLIENTS} clients", series):
+    if record(report, f"fresh, {CLIENTS} clients", series):
         report.figure(f"fresh, {CLIENTS} clients for a minute", series.per_second(), "/s", at_least=4)
         report.figure(f"fresh, {CLIENTS} clients, p50", series.quantile(0.5), "ms")
         report.figure(f"fresh, {CLIENTS} clients, p99", series.quantile(0.99), "ms")
@@ -59,21 +59,11 @@ def _measure_sustained(server: Server, request: bytes, report: Report) -> None:
 
 def _measure_reused(server: Server, request: bytes, report: Report) -> None:
     series = run_load(server.port, request, clients=1, seconds=ONE_CLIENT_SECONDS)
-    if _note(report, "reused, 1 client", series):
+    if record(report, "reused, 1 client", series):
         report.figure("reused, 1 client, p50", series.quantile(0.5), "ms", below=3)
         report.figure("reused, 1 client, p99", series.quantile(0.99), "ms")
     series = run_load(server.port, request, clients=CLIENTS, seconds=EIGHT_CLIENTS_SECONDS)
-    if _note(report, f"reused, {CLIENTS} clients", series):
+    if record(report, f"reused, {CLIENTS} clients", series):
         report.figure(f"reused, {CLIENTS} clients", series.per_second(), "/s", at_least=800)
         report.figure(f"reused, {CLIENTS} clients, p50", series.quantile(0.5), "ms")
         report.figure(f"reused, {CLIENTS} clients, p99", series.quantile(0.99), "ms")
-
-
-def _note(report: Report, name: str, series: Series) -> bool:
-    """Records that all went well, and what the clients themselves took. Whether there is anything to look at."""
-    report.attach(name, summary(series))
-    report.expect(f"{name}: every answer is COMPLETED", not series.errors, f"{len(series.errors)}: {series.errors[:2]}")
-    report.figure(
-        f"{name}: CPU of the load generator, of one core", 100 * series.client_cpu_seconds / series.seconds, "%"
-    )
-    return report.expect(f"{name}: something was answered", bool(series.ms), "nothing")
