@@ -27,6 +27,7 @@ inline constexpr int kGpuCountMax = 8;
 inline constexpr int kPriorityMax = 100;
 inline constexpr int kAttemptsMax = 10;
 inline constexpr int kAttemptsDefaultExecute = 1;
+inline constexpr int kAttemptsDefaultRequests = 2;
 // A blob is a descriptor in three processes; folders of headers have a few thousand files.
 inline constexpr size_t kBlobsMax = 8192;
 inline constexpr size_t kTensorDimensionsMax = 64;  // PyTorch's own bound; NumPy's is 32 or 64
@@ -65,6 +66,13 @@ inline constexpr auto kIdleTimeout = 75s;       // a kept-alive connection witho
 inline constexpr auto kLingerSilence = 5s;
 inline constexpr auto kLingerTotal = 30s;
 inline constexpr size_t kConnectionsMax = 10000;
+inline constexpr auto kLongPollMax = 60s;        // contract: ?wait=
+inline constexpr size_t kHistoryPageMax = 1000;  // requests; a megabyte or so of JSON
+inline constexpr size_t kHistoryPageDefault = 50;
+// How long a program runs on whose client went away. Whoever lost a connection is back by then; whoever gave up should
+// not keep others from the GPU. Default of --abandoned-after-seconds.
+inline constexpr auto kAbandonedAfter = 10s;
+inline constexpr uint64_t kQueuePositionMax = 10000;  // contract
 
 // --- waiting and ending ---
 inline constexpr auto kWorkerWait = 1800s;  // default of --worker-wait-timeout-seconds; /execute only

@@ -17,6 +17,7 @@ using AfterCommit = Writer::AfterCommit;
 // Two of each: one may wait for the disk while the other computes digests or copies.
 constexpr size_t kIntakeThreads = 2;
 constexpr size_t kServiceThreads = 2;
+constexpr size_t kLookupThreads = 2;
 
 bool needs_intake(const Submission& submission) {
   return !submission.staged.empty() || !submission.program.blobs.empty() ||
@@ -91,6 +92,7 @@ Status DurableStore::open_parts(const StoreConfig& config) {
   syncer_ = std::make_unique<Syncer>(*content_);
   intake_ = std::make_unique<ThreadPool>(kIntakeThreads, "store-intake");
   service_ = std::make_unique<ThreadPool>(kServiceThreads, "store-service");
+  lookups_ = std::make_unique<ThreadPool>(kLookupThreads, "store-lookups");
   auto writer = Writer::create(*database_,
                                {.apply = [this] { return assign_queued(); },
                                 .failed = [this](const Error& error) { on_assigning_failed(error); },
@@ -117,6 +119,7 @@ void DurableStore::close() {
     service_->post([this] { watches_.fire_rest(fail(closed())); });
     service_->close();
   }
+  if (lookups_) lookups_->close();
   if (intake_) intake_->close();
   if (syncer_) syncer_->close();
 }
@@ -232,6 +235,19 @@ Store::WatchId DurableStore::watch(const Uuid& request_id, std::function<void(Re
   });
   return id;
 }
+
+Store::WatchId DurableStore::watch_end(const Uuid&, std::function<void(Status)> done) {
+  done(fail(ErrorKind::kEngine, "not yet"));
+  return 0;
+}
+
+void DurableStore::cancel(const Uuid&, CancelBy, std::function<void(Result<schema::State>)> done) {
+  done(fail(ErrorKind::kEngine, "not yet"));
+}
+
+void DurableStore::note_gpus(const Fence&, std::vector<int>) {}
+
+void DurableStore::note_output(const Fence&, OutputStream, std::shared_ptr<const UniqueFd>) {}
 
 void DurableStore::unwatch(WatchId id) { watches_.remove(id); }
 
@@ -417,7 +433,7 @@ void DurableStore::give_up(const Fence& fence, std::string reason, State gap_fro
                   .bytes = 0});
 }
 
-// --- start and look-ups ---
+// --- start ---
 
 Status DurableStore::recover() {
   // Held to the end: nothing below is refused, or left waiting, because the store is closed meanwhile.
@@ -488,36 +504,5 @@ Status DurableStore::reject_too_large(const std::vector<Reader::Unfinished>& unf
 }
 
 Counts DurableStore::counts() const { return {.queued = queued_, .in_progress = in_progress_}; }
-
-Result<std::optional<RequestRow>> DurableStore::find(const Uuid& request_id) {
-  auto reader = readers_->lease();
-  if (!reader) return fail(reader.error());
-  return (*reader)->find(request_id);
-}
-
-Result<std::vector<std::string>> DurableStore::audit(const Uuid& request_id) {
-  std::vector<Reader::OutboxRow> waiting;
-  {
-    auto reader = readers_->lease();
-    if (!reader) return fail(reader.error());
-    auto standing = (*reader)->standing(request_id);
-    if (!standing) return fail(standing.error());
-    if (!*standing) return fail(ErrorKind::kNotFound, "request {} is not known", request_id.str());
-    auto rows = (*reader)->outbox_of(request_id);
-    if (!rows) return fail(rows.error());
-    waiting = std::move(*rows);
-  }
-  // After the outbox: what the copier moves in between is then seen twice rather than not at all.
-  auto copied = content_->records(request_id);
-  if (!copied) return fail(copied.error());
-  std::vector<std::string> records;
-  for (StoredRecord& record : *copied) records.push_back(std::move(record.text));
-  for (const Reader::OutboxRow& row : waiting) {
-    for (StoredRecord& record : split_records(row.request_id, row.first_seq, row.records)) {
-      if (record.seq == records.size()) records.push_back(std::move(record.text));
-    }
-  }
-  return records;
-}
 
 }  // namespace kcoral::store

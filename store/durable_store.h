@@ -2,9 +2,10 @@
 //
 // Who does what: the writer's thread changes rows, gives those that are queued to idle executors in the same commit,
 // and runs whatever follows it; `intake_` stores uploads; `service_` loads what a claim or a watch needs and stores
-// answers; the syncer makes content durable for all of them; the copier moves audit records. A call travels through
-// these as a chain of closures that hold its InFlight token, so that `close` knows when the last is done. Content is
-// always durable before the row that refers to it is committed.
+// answers; `lookups_` answers questions, which may be large and keep no run waiting; the syncer makes content durable
+// for all of them; the copier moves audit records. A call travels through these as a chain of closures that hold its
+// InFlight token, so that `close` knows when the last is done. Content is always durable before the row that refers to
+// it is committed.
 #pragma once
 
 #include <atomic>
@@ -40,21 +41,30 @@ class DurableStore final : public Store {
 
   void admit(Submission submission, std::function<void(Result<Admission>)> done) override;
   WatchId watch(const Uuid& request_id, std::function<void(Result<AnswerPtr>)> done) override;
+  WatchId watch_end(const Uuid& request_id, std::function<void(Status)> done) override;
   void unwatch(WatchId id) override;
+  void cancel(const Uuid& request_id, CancelBy by, std::function<void(Result<schema::State>)> done) override;
   void reject_if_queued(const Uuid& request_id, AnswerPtr answer, std::string reason) override;
 
   void serve(ExecutorPool& pool) override;
   void executor_became_idle() override;
   void give_back(const Fence& fence, std::string reason) override;
   void mark_running(const Fence& fence, int pid) override;
+  void note_gpus(const Fence& fence, std::vector<int> gpu_ids) override;
+  void note_output(const Fence& fence, OutputStream stream, std::shared_ptr<const UniqueFd> memory) override;
   void append_audit(const Fence& fence, std::vector<AuditRecord> records) override;
   void finish(const Fence& fence, Completion completion, std::function<void(Status)> done) override;
   void abandon(const Fence& fence, std::string reason, std::function<void(Status)> done) override;
 
   Status recover() override;
   Counts counts() const override;
-  Result<std::optional<RequestRow>> find(const Uuid& request_id) override;
-  Result<std::vector<std::string>> audit(const Uuid& request_id) override;
+
+  void status(const Uuid& request_id, std::function<void(Result<RequestStatus>)> done) override;
+  void history(const HistoryQuery& query, std::function<void(Result<HistoryPage>)> done) override;
+  void program(const Uuid& request_id, std::function<void(Result<std::string>)> done) override;
+  void audit(const Uuid& request_id, std::function<void(Result<std::vector<std::string>>)> done) override;
+  void output(const Uuid& request_id, OutputStream stream, uint64_t offset,
+              std::function<void(Result<OutputPiece>)> done) override;
   void close() override;
 
  private:
@@ -104,6 +114,10 @@ class DurableStore final : public Store {
   void on_blobs_held(const AdmittingPtr& admitting);
   Result<Admission> admission_without_blobs(const Admitting& admitting);
   void insert(const AdmittingPtr& admitting);
+
+  template <typename T>
+  void look_up(std::function<void(Result<T>)> done, std::function<Result<T>()> find);
+  Result<std::vector<std::string>> audit_records(const Uuid& request_id);
 
   /// Null while the request is not terminal.
   Result<AnswerPtr> answer_if_ended(const Uuid& request_id);
@@ -162,6 +176,7 @@ class DurableStore final : public Store {
   std::unique_ptr<Syncer> syncer_;
   std::unique_ptr<ThreadPool> intake_;
   std::unique_ptr<ThreadPool> service_;
+  std::unique_ptr<ThreadPool> lookups_;
   std::unique_ptr<AuditCopier> copier_;
 };
 

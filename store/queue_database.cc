@@ -36,6 +36,8 @@ constexpr std::array<const char*, 1> kMigrations = {R"sql(
     started_us INTEGER,
     finished_us INTEGER,
     executor TEXT NOT NULL DEFAULT '',
+    gpu_ids TEXT NOT NULL DEFAULT '[]',
+    cancel_requested INTEGER NOT NULL DEFAULT 0,
     pid INTEGER,
     program_sha256 BLOB NOT NULL,
     program_bytes INTEGER NOT NULL,
@@ -45,7 +47,7 @@ constexpr std::array<const char*, 1> kMigrations = {R"sql(
     elapsed_ms REAL,
     lease_wait_ms REAL,
     lease_held_ms REAL,
-    results_summary TEXT NOT NULL DEFAULT '',
+    results_summary TEXT NOT NULL DEFAULT '[]',
     answer_id INTEGER,
     audit_next INTEGER NOT NULL,
     audit_us INTEGER NOT NULL

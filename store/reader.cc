@@ -1,6 +1,7 @@
 #include "store/reader.h"
 
 #include <nlohmann/json.hpp>
+#include <string_view>
 #include <utility>
 
 #include "store/program_text.h"
@@ -15,6 +16,44 @@ constexpr size_t kIdleReadersMax = 8;
 
 WallTime wall_time(int64_t us) { return WallTime(std::chrono::microseconds(us)); }
 
+Error unknown(const Uuid& request_id) {
+  return {ErrorKind::kNotFound, fmt::format("request {} is not known", request_id.str())};
+}
+
+constexpr std::string_view kStatusColumns =
+    "request_id, owner, client, state, priority, attempt, max_attempts, labels, submitted_us, started_us, finished_us,"
+    " executor, gpu_ids, queue_ms, elapsed_ms, lease_wait_ms, lease_held_ms, program_sha256, error_kind, error_message,"
+    " results_summary, cancel_requested, seq";
+
+/// A row of the columns above.
+RequestStatus status_from(const Cursor& cursor) {
+  RequestStatus status;
+  status.request_id = cursor.uuid(0);
+  status.owner = cursor.text(1);
+  status.client = cursor.text(2);
+  status.state = static_cast<State>(cursor.integer(3));
+  status.priority = static_cast<int>(cursor.integer(4));
+  status.attempt = static_cast<int>(cursor.integer(5));
+  status.max_attempts = static_cast<int>(cursor.integer(6));
+  const auto labels = nlohmann::json::parse(cursor.text(7), nullptr, false);
+  for (const auto& [name, label] : labels.items()) status.labels[name] = label.get<std::string>();
+  status.submitted_at = wall_time(cursor.integer(8));
+  if (!cursor.is_null(9)) status.started_at = wall_time(cursor.integer(9));
+  if (!cursor.is_null(10)) status.finished_at = wall_time(cursor.integer(10));
+  status.executor = cursor.text(11);
+  const auto gpu_ids = nlohmann::json::parse(cursor.text(12), nullptr, false);
+  for (const auto& id : gpu_ids) status.gpu_ids.push_back(id.get<int>());
+  if (!cursor.is_null(13)) {
+    status.times = schema::OutcomeTimes{cursor.real(13), cursor.real(14), cursor.real(15), cursor.real(16)};
+  }
+  status.program_sha256 = cursor.digest(17);
+  status.error_kind = cursor.text(18);
+  status.error_message = cursor.text(19);
+  status.results_summary = cursor.text(20);
+  status.cancel_requested = cursor.integer(21) != 0;
+  return status;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Reader>> Reader::open(const std::string& path) {
@@ -22,14 +61,14 @@ Result<std::unique_ptr<Reader>> Reader::open(const std::string& path) {
   if (!database) return fail(database.error());
   std::unique_ptr<Reader> reader(new Reader());
   reader->database_ = std::move(*database);
-  const std::pair<Statement*, const char*> statements[] = {
-      {&reader->find_,
-       "SELECT owner, client, state, priority, attempt, max_attempts, labels, submitted_us, started_us, finished_us,"
-       " executor, program_sha256, error_kind, error_message FROM requests WHERE request_id = ?"},
+  const std::pair<Statement*, std::string> statements[] = {
+      {&reader->status_, fmt::format("SELECT {} FROM requests WHERE request_id = ?", kStatusColumns)},
       {&reader->standing_,
        "SELECT state, owner, program_sha256, answer_id, header, content FROM requests"
        " LEFT JOIN answers USING (seq) WHERE request_id = ?"},
       {&reader->program_, "SELECT codec, text FROM programs WHERE seq = ?"},
+      {&reader->program_of_,
+       "SELECT codec, text, program_bytes FROM requests JOIN programs USING (seq) WHERE request_id = ?"},
       {&reader->blobs_, "SELECT digest FROM request_blobs WHERE seq = ? ORDER BY position"},
       {&reader->outbox_after_,
        "SELECT id, request_id, first_seq, records FROM outbox WHERE id > ? ORDER BY id LIMIT ?"},
@@ -46,29 +85,12 @@ Result<std::unique_ptr<Reader>> Reader::open(const std::string& path) {
   return reader;
 }
 
-Result<std::optional<RequestRow>> Reader::find(const Uuid& request_id) {
-  Cursor cursor = find_.query(request_id);
+Result<RequestStatus> Reader::status(const Uuid& request_id) {
+  Cursor cursor = status_.query(request_id);
   auto found = cursor.next();
   if (!found) return fail(found.error());
-  if (!*found) return std::optional<RequestRow>();
-  RequestRow row;
-  row.request_id = request_id;
-  row.owner = cursor.text(0);
-  row.client = cursor.text(1);
-  row.state = static_cast<State>(cursor.integer(2));
-  row.priority = static_cast<int>(cursor.integer(3));
-  row.attempt = static_cast<int>(cursor.integer(4));
-  row.max_attempts = static_cast<int>(cursor.integer(5));
-  const auto labels = nlohmann::json::parse(cursor.text(6), nullptr, false);
-  for (const auto& [name, label] : labels.items()) row.labels[name] = label.get<std::string>();
-  row.submitted_at = wall_time(cursor.integer(7));
-  if (!cursor.is_null(8)) row.started_at = wall_time(cursor.integer(8));
-  if (!cursor.is_null(9)) row.finished_at = wall_time(cursor.integer(9));
-  row.executor = cursor.text(10);
-  row.program_sha256 = cursor.digest(11);
-  row.error_kind = cursor.text(12);
-  row.error_message = cursor.text(13);
-  return std::optional<RequestRow>(std::move(row));
+  if (!*found) return fail(unknown(request_id));
+  return status_from(cursor);
 }
 
 Result<std::optional<Reader::Standing>> Reader::standing(const Uuid& request_id) {
@@ -94,6 +116,14 @@ Result<std::string> Reader::program_text(int64_t seq, uint64_t program_bytes) {
   if (!found) return fail(found.error());
   if (!*found) return fail(ErrorKind::kEngine, "the program is not stored");
   return decode_text(static_cast<Codec>(cursor.integer(0)), cursor.blob(1), program_bytes);
+}
+
+Result<std::string> Reader::program_text(const Uuid& request_id) {
+  Cursor cursor = program_of_.query(request_id);
+  auto found = cursor.next();
+  if (!found) return fail(found.error());
+  if (!*found) return fail(unknown(request_id));
+  return decode_text(static_cast<Codec>(cursor.integer(0)), cursor.blob(1), static_cast<uint64_t>(cursor.integer(2)));
 }
 
 Result<std::vector<Digest>> Reader::blobs(int64_t seq) {

@@ -21,7 +21,8 @@ class Reader {
  public:
   static Result<std::unique_ptr<Reader>> open(const std::string& path);
 
-  Result<std::optional<RequestRow>> find(const Uuid& request_id);
+  /// Without its place in the queue. kNotFound.
+  Result<RequestStatus> status(const Uuid& request_id);
 
   /// What an answer or an attachment depends on.
   struct Standing {
@@ -33,6 +34,8 @@ class Reader {
   Result<std::optional<Standing>> standing(const Uuid& request_id);
 
   Result<std::string> program_text(int64_t seq, uint64_t program_bytes);
+  /// As it was submitted. kNotFound.
+  Result<std::string> program_text(const Uuid& request_id);
   Result<std::vector<Digest>> blobs(int64_t seq);
 
   struct OutboxRow {
@@ -58,9 +61,10 @@ class Reader {
   Result<std::vector<OutboxRow>> outbox_rows(Cursor cursor);
 
   std::unique_ptr<Database> database_;  // declared first: outlives the statements
-  Statement find_;
+  Statement status_;
   Statement standing_;
   Statement program_;
+  Statement program_of_;
   Statement blobs_;
   Statement outbox_after_;
   Statement outbox_of_;

@@ -13,7 +13,6 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23,10 +22,12 @@
 #include "base/error.h"
 #include "base/memfd.h"
 #include "base/sha256.h"
+#include "base/unique_fd.h"
 #include "base/uuid.h"
 #include "schema/outcome.h"
 #include "schema/program.h"
 #include "schema/state.h"
+#include "store/lookups.h"
 
 namespace kcoral::store {
 
@@ -38,10 +39,10 @@ struct StagedBlob {
 
 struct Submission {
   Uuid request_id;
-  std::string owner;   // the token's name; empty on a server without tokens
-  std::string client;  // for history, fairness and quotas
-  std::string peer;    // address
-  bool synchronous = true;
+  std::string owner;        // the token's name; empty on a server without tokens
+  std::string client;       // for history, fairness and quotas
+  std::string peer;         // address
+  bool synchronous = true;  // its client waits: it may expire in the queue, and ends when nobody waits any more
   int max_attempts = 1;
   std::string program_text;  // verbatim
   Digest program_sha256;
@@ -97,6 +98,8 @@ class ExecutorPool {
   /// What it was taken for. With an error it gets nothing now, and should not be idle again before a pause: memory,
   /// descriptors or disk are short, and whatever comes next is likely to meet that, too.
   virtual void assign(const ExecutorRef& executor, Result<Claim> claim) = 0;
+  /// That run is to be ended: its outcome follows as ever, and says whether it was. Comes after its `assign`.
+  virtual void cancel(const Fence& fence) = 0;
 };
 
 /// One audit record before the store numbers it: a JSON object text with "event" and its fields, without "seq" and
@@ -121,25 +124,6 @@ struct Completion {
 /// An end whose answer is `error`, which the status document repeats. Without times and records.
 Completion completion_with_error(const Uuid& request_id, schema::State state, const Error& error, std::string reason);
 
-/// What a row says of a request.
-struct RequestRow {
-  Uuid request_id;
-  std::string owner;
-  std::string client;
-  schema::State state = schema::State::kQueued;
-  int priority = 0;
-  int attempt = 0;
-  int max_attempts = 1;
-  std::map<std::string, std::string> labels;
-  WallTime submitted_at{};
-  std::optional<WallTime> started_at;
-  std::optional<WallTime> finished_at;
-  std::string executor;
-  Digest program_sha256;
-  std::string error_kind;
-  std::string error_message;
-};
-
 struct Counts {
   uint64_t queued = 0;
   uint64_t in_progress = 0;  // assigned or running
@@ -151,10 +135,14 @@ struct StoreConfig {
   int gpu_count_max = limits::kGpuCountMax;                    // of a program that can run on this server
 };
 
-class Store {
- public:
-  virtual ~Store() = default;
+/// Who wants a request to end.
+enum class CancelBy {
+  kClient,  // somebody asked for it
+  kNobody,  // the last client that waited for its answer went away: nothing happens to one that is polled
+};
 
+class Store : public Lookups {
+ public:
   using WatchId = uint64_t;
   using AnswerPtr = std::shared_ptr<const schema::Answer>;
 
@@ -167,10 +155,17 @@ class Store {
   /// Calls `done` once with the answer, at once if the request is terminal already. kNotFound for an unknown id, kGone
   /// when its artifacts were pruned.
   virtual WatchId watch(const Uuid& request_id, std::function<void(Result<AnswerPtr>)> done) = 0;
+  /// As `watch`, but only tells that the request is terminal: its answer is not loaded.
+  virtual WatchId watch_end(const Uuid& request_id, std::function<void(Status)> done) = 0;
   /// After it returns, the watch's callback will not run (or has finished running).
   virtual void unwatch(WatchId id) = 0;
 
-  /// Moves a request that is still queued to rejected with `answer`; otherwise changes nothing.
+  /// Records durably that the request is to be cancelled. One that is queued has ended when `done` is called; one that
+  /// runs ends when its processes have: watch it. Calls `done` with the state after that: kCancelled also if it was
+  /// before. Errors: kNotFound; kConflict if it has ended otherwise.
+  virtual void cancel(const Uuid& request_id, CancelBy by, std::function<void(Result<schema::State>)> done) = 0;
+
+  /// Moves a synchronous request that is still queued to rejected with `answer`; otherwise changes nothing.
   virtual void reject_if_queued(const Uuid& request_id, AnswerPtr answer, std::string reason) = 0;
 
   // --- scheduler ---
@@ -191,6 +186,13 @@ class Store {
   /// assigned → running. Not waited for: it shares the next commit. `pid` is the runtime's, as the host sees it.
   virtual void mark_running(const Fence& fence, int pid) = 0;
 
+  /// It has those devices now. Not waited for, as above.
+  virtual void note_gpus(const Fence& fence, std::vector<int> gpu_ids) = 0;
+
+  /// The run's output as far as it is captured, which its executor goes on appending to: a memfd, raw bytes. Until it
+  /// ends, `output` reads from there.
+  virtual void note_output(const Fence& fence, OutputStream stream, std::shared_ptr<const UniqueFd> memory) = 0;
+
   /// Appends to the request's audit, numbered in order; may come after the end of the request.
   virtual void append_audit(const Fence& fence, std::vector<AuditRecord> records) = 0;
 
@@ -201,7 +203,7 @@ class Store {
   /// that says `reason`. If it was running, its audit gets a `gap` record first.
   virtual void abandon(const Fence& fence, std::string reason, std::function<void(Status)> done) = 0;
 
-  // --- start and look-ups ---
+  // --- the server ---
 
   /// On start, before anything is claimed and once every executor of an earlier server is gone: what was assigned or
   /// running is abandoned with a reason, what needs more GPUs than this server has is rejected, leftovers of
@@ -209,9 +211,6 @@ class Store {
   virtual Status recover() = 0;
 
   virtual Counts counts() const = 0;
-  virtual Result<std::optional<RequestRow>> find(const Uuid& request_id) = 0;
-  /// The request's audit records in order, each a JSON object with "seq", "at" and "event". Blocks.
-  virtual Result<std::vector<std::string>> audit(const Uuid& request_id) = 0;
 
   /// Waits until everything accepted so far is committed, then stops the threads. Callbacks have all run.
   virtual void close() = 0;

@@ -73,8 +73,35 @@ class FlakyStore : public store::Store {
   }
   Status recover() override { return real_.recover(); }
   store::Counts counts() const override { return real_.counts(); }
-  Result<std::optional<store::RequestRow>> find(const Uuid& request_id) override { return real_.find(request_id); }
-  Result<std::vector<std::string>> audit(const Uuid& request_id) override { return real_.audit(request_id); }
+  WatchId watch_end(const Uuid& request_id, std::function<void(Status)> done) override {
+    return real_.watch_end(request_id, std::move(done));
+  }
+  void cancel(const Uuid& request_id, store::CancelBy by, std::function<void(Result<schema::State>)> done) override {
+    real_.cancel(request_id, by, std::move(done));
+  }
+  void note_gpus(const store::Fence& fence, std::vector<int> gpu_ids) override {
+    real_.note_gpus(fence, std::move(gpu_ids));
+  }
+  void note_output(const store::Fence& fence, store::OutputStream stream,
+                   std::shared_ptr<const UniqueFd> memory) override {
+    real_.note_output(fence, stream, std::move(memory));
+  }
+  void status(const Uuid& request_id, std::function<void(Result<store::RequestStatus>)> done) override {
+    real_.status(request_id, std::move(done));
+  }
+  void history(const store::HistoryQuery& query, std::function<void(Result<store::HistoryPage>)> done) override {
+    real_.history(query, std::move(done));
+  }
+  void program(const Uuid& request_id, std::function<void(Result<std::string>)> done) override {
+    real_.program(request_id, std::move(done));
+  }
+  void audit(const Uuid& request_id, std::function<void(Result<std::vector<std::string>>)> done) override {
+    real_.audit(request_id, std::move(done));
+  }
+  void output(const Uuid& request_id, store::OutputStream stream, uint64_t offset,
+              std::function<void(Result<store::OutputPiece>)> done) override {
+    real_.output(request_id, stream, offset, std::move(done));
+  }
   void close() override { real_.close(); }
 
  private:

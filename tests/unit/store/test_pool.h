@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/mutex.h"
 #include "store/store.h"
@@ -60,6 +61,16 @@ class TestPool final : public ExecutorPool {
     entries_.at(executor.name).given = std::move(claim);
     changed_.notify_all();
   }
+  void cancel(const Fence& fence) override {
+    const MutexLock lock(mutex_);
+    cancelled_.push_back(fence);
+    changed_.notify_all();
+  }
+  /// The runs that are to be ended, in the order in which it was told.
+  std::vector<Fence> cancelled() {
+    const MutexLock lock(mutex_);
+    return cancelled_;
+  }
 
  private:
   struct Entry {
@@ -70,6 +81,7 @@ class TestPool final : public ExecutorPool {
   };
   Mutex mutex_;
   ConditionVariable changed_;
+  std::vector<Fence> cancelled_ KCORAL_GUARDED_BY(mutex_);
   std::map<std::string, Entry> entries_ KCORAL_GUARDED_BY(mutex_);
 };
 
