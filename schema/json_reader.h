@@ -116,6 +116,10 @@ std::string json_quote(std::string_view text);
 /// subsequence, as Unicode recommends and Python's "replace" does).
 std::string utf8_with_replacement(std::string_view bytes);
 
+/// How many bytes at the end are the beginning of a character that more bytes may complete: 0 to 3. What stands before
+/// them decodes as it will once more has come.
+size_t utf8_incomplete_tail(std::string_view bytes);
+
 bool is_valid_utf8(std::string_view bytes);
 
 }  // namespace kcoral::schema

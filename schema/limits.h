@@ -73,6 +73,9 @@ inline constexpr size_t kHistoryPageDefault = 50;
 // not keep others from the GPU. Default of --abandoned-after-seconds.
 inline constexpr auto kAbandonedAfter = 10s;
 inline constexpr uint64_t kQueuePositionMax = 10000;  // contract
+// Defaults of --max-queued-requests and --max-queued-per-client. A queued request takes some 300 bytes of memory.
+inline constexpr uint64_t kQueuedRequestsMax = 1'000'000;
+inline constexpr uint64_t kQueuedRequestsOfClientMax = 100'000;
 
 // --- waiting and ending ---
 inline constexpr auto kWorkerWait = 1800s;  // default of --worker-wait-timeout-seconds; /execute only

@@ -23,6 +23,8 @@ constexpr std::array<std::pair<InstructionErrorKind, std::string_view>, 8> kErro
     {InstructionErrorKind::kEngine, "engine"},
 }};
 
+constexpr int kDepthAroundValues = 8;  // of a result document
+
 std::string_view json_boolean(bool value) { return value ? "true" : "false"; }
 
 /// Always spelled with a fraction, so that every client reads the same type; to the microsecond.
@@ -191,6 +193,23 @@ Answer make_cache_miss_answer(const Uuid& request_id, const std::vector<Digest>&
   }
   answer.document += "]}";
   return answer;
+}
+
+Result<std::string> output_in(std::string_view document, std::string_view member) {
+  JsonReader reader(document, limits::kValueDepthMax + kDepthAroundValues);
+  std::string output;
+  auto read = reader.read_object([&](const std::string& key) -> Status {
+    if (key != member) {
+      auto skipped = reader.read_verbatim();
+      return skipped ? Status() : Status(fail(skipped.error()));
+    }
+    auto text = reader.read_string();
+    if (!text) return fail(text.error());
+    output = std::move(*text);
+    return {};
+  });
+  if (!read) return fail(ErrorKind::kEngine, "a stored answer cannot be read: {}", read.error().message);
+  return output;
 }
 
 }  // namespace kcoral::schema

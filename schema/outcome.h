@@ -93,6 +93,9 @@ struct OutcomeTimes {
 std::string render_result_document(bool completed, const Uuid& request_id, const OutcomeTimes& times,
                                    std::string_view outcome_members);
 
+/// The "stdout" or "stderr" of a result document; empty in a document without.
+Result<std::string> output_in(std::string_view document, std::string_view member);
+
 /// An answer as it goes to a client and as it is stored: everything that must be the same byte for byte each time.
 /// Immutable once built, so it may be shared between threads.
 struct Answer {

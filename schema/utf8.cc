@@ -1,5 +1,6 @@
 #include "schema/utf8.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstdint>
@@ -136,6 +137,18 @@ bool is_valid_utf8(std::string_view bytes) {
     offset += step.length;
   }
   return true;
+}
+
+size_t utf8_incomplete_tail(std::string_view bytes) {
+  constexpr size_t kTailMax = 3;
+  for (size_t tail = 1; tail <= std::min(kTailMax, bytes.size()); ++tail) {
+    const size_t begin = bytes.size() - tail;
+    if (is_continuation(bytes[begin])) continue;
+    const bool may_go_on = kLeads[static_cast<uint8_t>(bytes[begin])].length > tail;
+    // A maximal ill-formed subsequence that reaches the end: each of its bytes was right where it stands.
+    return may_go_on && utf8_step(bytes, begin).length == tail ? tail : 0;
+  }
+  return 0;
 }
 
 std::string utf8_with_replacement(std::string_view bytes) {

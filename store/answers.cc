@@ -111,6 +111,10 @@ Result<std::shared_ptr<const schema::Answer>> assemble(const Uuid& request_id, c
 
 }  // namespace
 
+Error pruned(const Uuid& request_id) {
+  return {ErrorKind::kGone, fmt::format("the answer of request {} is not kept any more", request_id.str())};
+}
+
 std::optional<SmallAnswer> encode_if_small(const schema::Answer& answer) {
   uint64_t bytes = answer.document.size();
   for (const schema::Part& part : answer.parts) bytes += part.extent.length;
@@ -138,9 +142,30 @@ Result<ContentId> store_answer(Content& content, const Uuid& request_id, const s
 Result<std::shared_ptr<const schema::Answer>> load_answer(Content& content, const Uuid& request_id, ContentId id) {
   auto text = content.artifact_header(request_id, id);
   if (!text) return fail(text.error());
-  if (!*text) return fail(ErrorKind::kGone, "the answer of request {} is not kept any more", request_id.str());
+  if (!*text) return fail(pruned(request_id));
   return assemble(request_id, **text,
                   [&](uint64_t bytes, const Sink& sink) { return content.read_artifact(id, bytes, sink); });
+}
+
+Result<std::string> load_document(Content& content, const Uuid& request_id, ContentId id) {
+  auto text = content.artifact_header(request_id, id);
+  if (!text) return fail(text.error());
+  if (!*text) return fail(pruned(request_id));
+  auto header = parse_header(request_id, **text);
+  if (!header) return fail(header.error());
+  std::string document;
+  const Status read =
+      content.read_artifact(id, header->document_bytes + header->parts_bytes, [&](std::string_view bytes) -> Status {
+        document += bytes.substr(0, header->document_bytes - document.size());
+        // The document comes first: an error is how to stop.
+        if (document.size() == header->document_bytes) return fail(ErrorKind::kCancelled, "enough was read");
+        return {};
+      });
+  if (document.size() < header->document_bytes) return fail(read.error());
+  if (Sha256::of(document) != header->document_sha256) {
+    return damaged(request_id, "its document has another digest");
+  }
+  return document;
 }
 
 }  // namespace kcoral::store

@@ -30,6 +30,9 @@ struct SmallAnswer {
 /// Where an answer is: an artifact, or with its request.
 using KeptAnswer = std::variant<ContentId, SmallAnswer>;
 
+/// kGone: it is known that the request has ended, and not any more with what.
+Error pruned(const Uuid& request_id);
+
 /// nullopt if it is not small (limits::kAnswerInRowBytesMax), or its parts cannot be read.
 std::optional<SmallAnswer> encode_if_small(const schema::Answer& answer);
 /// kEngine if it is damaged.
@@ -40,5 +43,8 @@ Result<ContentId> store_answer(Content& content, const Uuid& request_id, const s
 
 /// kGone if it is not stored any more; kEngine if it is damaged. All parts share one sealed memory.
 Result<std::shared_ptr<const schema::Answer>> load_answer(Content& content, const Uuid& request_id, ContentId id);
+
+/// Only its document; errors as above.
+Result<std::string> load_document(Content& content, const Uuid& request_id, ContentId id);
 
 }  // namespace kcoral::store

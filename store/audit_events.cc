@@ -37,6 +37,10 @@ std::string requeued(std::string_view reason) {
   return fmt::format(R"("event":"requeued","reason":{})", quoted(reason));
 }
 
+std::string cancel_requested(CancelBy by) {
+  return fmt::format(R"("event":"cancel_requested","by":"{}")", by == CancelBy::kClient ? "client" : "nobody waits");
+}
+
 std::string finished(schema::State state, std::string_view reason) {
   return fmt::format(R"("event":"finished","state":"{}","reason":{})", schema::wire_name(state), quoted(reason));
 }

@@ -17,6 +17,7 @@ std::string running(int pid, int attempt);
 /// Records of single instructions may be missing here, since the run was lost for `reason`.
 std::string gap(std::string_view reason);
 std::string requeued(std::string_view reason);
+std::string cancel_requested(CancelBy by);
 std::string finished(schema::State state, std::string_view reason);
 
 }  // namespace kcoral::store::audit_events

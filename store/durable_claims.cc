@@ -89,6 +89,10 @@ void DurableStore::on_assigned() {
     assignment->token = in_flight_.enter();
     // Closing: the next start takes it up.
     if (!assignment->token) continue;
+    {
+      const MutexLock lock(loading_mutex_);
+      loading_.emplace(assignment->claimed.claim.fence, false);
+    }
     service_->post([this, assignment = std::move(assignment)] { load_claim(assignment); });
   }
 }
@@ -107,11 +111,20 @@ void DurableStore::on_assigning_failed(const Error& error) {
 }
 
 void DurableStore::load_claim(const AssignmentPtr& assignment) {
-  if (auto filled = fill_claim(*assignment); !filled) {
-    const bool may_pass = is_shortage(filled.error()) && assignment->put_backs < limits::kPutBacksMax;
-    return may_pass ? put_back(assignment, filled.error()) : pass_over(assignment, filled.error());
-  }
+  const Status filled = fill_claim(*assignment);
+  if (hand_over(assignment, filled.has_value())) return;
+  if (filled) return end_unstarted(assignment, State::kCancelled, {ErrorKind::kCancelled, "cancelled before it began"});
+  const bool may_pass = is_shortage(filled.error()) && assignment->put_backs < limits::kPutBacksMax;
+  may_pass ? put_back(assignment, filled.error()) : pass_over(assignment, filled.error());
+}
+
+bool DurableStore::hand_over(const AssignmentPtr& assignment, bool is_filled) {
+  // Held meanwhile, so that whoever cancels it from now on tells the pool after this.
+  const MutexLock lock(loading_mutex_);
+  const bool is_cancelled = loading_.extract(assignment->claimed.claim.fence).mapped();
+  if (!is_filled || is_cancelled) return false;
   pool_.load()->assign(assignment->executor, std::move(assignment->claimed.claim));
+  return true;
 }
 
 Status DurableStore::fill_claim(Assignment& assignment) {
@@ -142,13 +155,16 @@ Status DurableStore::fill_claim(Claim& claim, std::string_view program_text, con
 }
 
 void DurableStore::pass_over(const AssignmentPtr& assignment, const Error& error) {
-  const Fence& fence = assignment->claimed.claim.fence;
   const ErrorKind kind = is_shortage(error) ? ErrorKind::kEnvironment : ErrorKind::kEngine;
   const std::string reason = fmt::format("what it needs to run cannot be read: {}", error.message);
-  spdlog::error("request {}: {}", fence.request_id.str(), reason);
+  spdlog::error("request {}: {}", assignment->claimed.claim.fence.request_id.str(), reason);
+  end_unstarted(assignment, State::kFailed, {kind, reason});
+}
+
+void DurableStore::end_unstarted(const AssignmentPtr& assignment, State state, const Error& error) {
   auto ending = std::make_shared<Ending>();
-  ending->fence = fence;
-  ending->completion = completion_with_error(fence.request_id, State::kFailed, {kind, reason}, reason);
+  ending->fence = assignment->claimed.claim.fence;
+  ending->ended.completion = completion_with_error(ending->fence.request_id, state, error, error.message);
   ending->token = assignment->token;
   ending->done = [this, assignment](const Status& ended) {
     if (!ended) return put_back(assignment, ended.error());
@@ -180,10 +196,18 @@ void DurableStore::give_back(const Fence& fence, std::string reason) {
 
 void DurableStore::undo_claim(PutBack put_back, InFlight::Token token, std::function<void()> done) {
   const auto shared = std::make_shared<const PutBack>(std::move(put_back));
-  submit_arrival({.apply = [this, shared, done, token]() -> Result<AfterCommit> {
-                    auto undone = requests_->unclaim(shared->fence, shared->reason, clock_.wall_now());
+  const auto cancelled =
+      std::make_shared<const Ended>(cancelled_end(shared->fence.request_id, "cancelled before it began"));
+  submit_arrival({.apply = [this, shared, cancelled, done, token]() -> Result<AfterCommit> {
+                    auto undone = requests_->unclaim(shared->fence, shared->reason, *cancelled, clock_.wall_now());
                     if (!undone) return fail(undone.error());
-                    return AfterCommit([done, token] { done(); });
+                    return AfterCommit([this, shared, cancelled, done, token, undone = *undone] {
+                      if (undone == RequestTable::GivenUp::kCancelled) {
+                        --queued_;
+                        on_ended(shared->fence.request_id, cancelled->completion.answer);
+                      }
+                      done();
+                    });
                   },
                   .failed =
                       [this, shared, done, token](const Error& why) {

@@ -16,12 +16,29 @@ void DurableStore::status(const Uuid& request_id, std::function<void(Result<Requ
   look_up<RequestStatus>(std::move(done), [this, request_id]() -> Result<RequestStatus> {
     auto reader = readers_->lease();
     if (!reader) return fail(reader.error());
-    return (*reader)->status(request_id);
+    auto row = (*reader)->status(request_id);
+    if (!row) return fail(row.error());
+    return with_position(std::move(*row));
   });
 }
 
-void DurableStore::history(const HistoryQuery&, std::function<void(Result<HistoryPage>)> done) {
-  done(fail(ErrorKind::kEngine, "not yet"));
+RequestStatus DurableStore::with_position(Reader::StatusRow row) const {
+  if (row.status.state != schema::State::kQueued) return std::move(row.status);
+  const uint64_t position = queue_.position(row.item);
+  if (position <= limits::kQueuePositionMax) row.status.queue_position = position;
+  return std::move(row.status);
+}
+
+void DurableStore::history(const HistoryQuery& query, std::function<void(Result<HistoryPage>)> done) {
+  look_up<HistoryPage>(std::move(done), [this, query]() -> Result<HistoryPage> {
+    auto reader = readers_->lease();
+    if (!reader) return fail(reader.error());
+    auto rows = (*reader)->history(query);
+    if (!rows) return fail(rows.error());
+    HistoryPage page{.requests = {}, .next = rows->next};
+    for (Reader::StatusRow& row : rows->rows) page.requests.push_back(with_position(std::move(row)));
+    return page;
+  });
 }
 
 void DurableStore::program(const Uuid& request_id, std::function<void(Result<std::string>)> done) {
@@ -61,8 +78,41 @@ Result<std::vector<std::string>> DurableStore::audit_records(const Uuid& request
   return records;
 }
 
-void DurableStore::output(const Uuid&, OutputStream, uint64_t, std::function<void(Result<OutputPiece>)> done) {
-  done(fail(ErrorKind::kEngine, "not yet"));
+void DurableStore::output(const Uuid& request_id, OutputStream stream, uint64_t offset,
+                          std::function<void(Result<OutputPiece>)> done) {
+  look_up<OutputPiece>(std::move(done), [this, request_id, stream, offset]() -> Result<OutputPiece> {
+    OutputPiece piece;
+    auto text = output_so_far(request_id, stream, piece.is_complete);
+    if (!text) return fail(text.error());
+    if (offset > text->size()) {
+      return fail(ErrorKind::kParse, "offset {} is beyond the output, which has {} bytes so far", offset, text->size());
+    }
+    piece.text = text->substr(offset);
+    piece.next_offset = text->size();
+    return piece;
+  });
+}
+
+Result<std::string> DurableStore::output_so_far(const Uuid& request_id, OutputStream stream, bool& is_complete) {
+  // Before the row is looked at: what a run that ends in between has printed is found there.
+  auto live = outputs_.read(request_id, stream);
+  auto reader = readers_->lease();
+  if (!reader) return fail(reader.error());
+  auto place = (*reader)->output(request_id, stream);
+  if (!place) return fail(place.error());
+  is_complete = schema::is_terminal(place->state);
+  if (!is_complete) return live;
+  if (place->text) return std::move(*place->text);
+  if (!place->answer) return fail(pruned(request_id));
+  const std::string_view member = stream == OutputStream::kStdout ? "stdout" : "stderr";
+  if (const auto* small = std::get_if<SmallAnswer>(&*place->answer)) {
+    auto answer = decode_answer(request_id, *small);
+    if (!answer) return fail(answer.error());
+    return schema::output_in((*answer)->document, member);
+  }
+  auto document = load_document(*content_, request_id, std::get<ContentId>(*place->answer));
+  if (!document) return fail(document.error());
+  return schema::output_in(*document, member);
 }
 
 }  // namespace kcoral::store

@@ -30,6 +30,9 @@ void log_refusal(std::string_view what, const Error& error) {
               error.message);
 }
 
+/// Whether the answer of such a request says what its program printed.
+bool has_result(State state) { return state == State::kCompleted || state == State::kFailed; }
+
 /// Collects what several calls report, for somebody who waits for all of them.
 class Collector {
  public:
@@ -66,7 +69,7 @@ Result<std::unique_ptr<Store>> open_store(const StoreConfig& config, Clock& cloc
 Result<std::unique_ptr<DurableStore>> DurableStore::open(const StoreConfig& config, Clock& clock) {
   auto data_dir = DataDir::open(config.data_dir);
   if (!data_dir) return fail(data_dir.error());
-  std::unique_ptr<DurableStore> store(new DurableStore(std::move(*data_dir), config.gpu_count_max, clock));
+  std::unique_ptr<DurableStore> store(new DurableStore(std::move(*data_dir), config, clock));
   if (auto opened = store->open_parts(config); !opened) return fail(opened.error());
   return store;
 }
@@ -78,7 +81,7 @@ Status DurableStore::open_parts(const StoreConfig& config) {
   auto outbox = Outbox::create(*database_);
   if (!outbox) return fail(outbox.error());
   outbox_ = std::move(*outbox);
-  auto requests = RequestTable::create(*database_, *outbox_);
+  auto requests = RequestTable::create(*database_, *outbox_, queue_, undo_log_, queue_bounds_);
   if (!requests) return fail(requests.error());
   requests_ = std::move(*requests);
   if (auto counted = count_rows(); !counted) return counted;
@@ -93,7 +96,7 @@ Status DurableStore::open_parts(const StoreConfig& config) {
   intake_ = std::make_unique<ThreadPool>(kIntakeThreads, "store-intake");
   service_ = std::make_unique<ThreadPool>(kServiceThreads, "store-service");
   lookups_ = std::make_unique<ThreadPool>(kLookupThreads, "store-lookups");
-  auto writer = Writer::create(*database_,
+  auto writer = Writer::create(*database_, undo_log_,
                                {.apply = [this] { return assign_queued(); },
                                 .failed = [this](const Error& error) { on_assigning_failed(error); },
                                 .bytes = 0},
@@ -125,11 +128,9 @@ void DurableStore::close() {
 }
 
 Status DurableStore::count_rows() {
-  auto queued = database_->query_text("SELECT count(*) FROM requests WHERE state = 0");
-  if (!queued) return fail(queued.error());
   auto in_progress = database_->query_text("SELECT count(*) FROM requests WHERE state IN (1, 2)");
   if (!in_progress) return fail(in_progress.error());
-  queued_ = std::stoull(*queued);
+  queued_ = queue_.size();
   in_progress_ = std::stoull(*in_progress);
   return {};
 }
@@ -236,18 +237,23 @@ Store::WatchId DurableStore::watch(const Uuid& request_id, std::function<void(Re
   return id;
 }
 
-Store::WatchId DurableStore::watch_end(const Uuid&, std::function<void(Status)> done) {
-  done(fail(ErrorKind::kEngine, "not yet"));
-  return 0;
+Store::WatchId DurableStore::watch_end(const Uuid& request_id, std::function<void(Status)> done) {
+  InFlight::Token token = in_flight_.enter();
+  if (!token) {
+    done(fail(closed()));
+    return 0;
+  }
+  const WatchId id = watches_.add(request_id, [done = std::move(done)](const Result<AnswerPtr>& ended) {
+    done(ended ? Status() : fail(ended.error()));
+  });
+  lookups_->post([this, request_id, id, token] {
+    auto reader = readers_->lease();
+    auto state = reader ? (*reader)->state(request_id) : Result<State>(fail(reader.error()));
+    if (!state) return watches_.fire(id, fail(state.error()));
+    if (schema::is_terminal(*state)) watches_.fire(id, AnswerPtr());
+  });
+  return id;
 }
-
-void DurableStore::cancel(const Uuid&, CancelBy, std::function<void(Result<schema::State>)> done) {
-  done(fail(ErrorKind::kEngine, "not yet"));
-}
-
-void DurableStore::note_gpus(const Fence&, std::vector<int>) {}
-
-void DurableStore::note_output(const Fence&, OutputStream, std::shared_ptr<const UniqueFd>) {}
 
 void DurableStore::unwatch(WatchId id) { watches_.remove(id); }
 
@@ -258,9 +264,7 @@ Result<Store::AnswerPtr> DurableStore::answer_if_ended(const Uuid& request_id) {
   if (!standing) return fail(standing.error());
   if (!*standing) return fail(ErrorKind::kNotFound, "request {} is not known", request_id.str());
   if (!schema::is_terminal((*standing)->state)) return AnswerPtr();
-  if (!(*standing)->answer) {
-    return fail(ErrorKind::kGone, "the answer of request {} is not kept any more", request_id.str());
-  }
+  if (!(*standing)->answer) return fail(pruned(request_id));
   const KeptAnswer& answer = *(*standing)->answer;
   if (const auto* small = std::get_if<SmallAnswer>(&answer)) return decode_answer(request_id, *small);
   return load_answer(*content_, request_id, std::get<ContentId>(answer));
@@ -279,6 +283,23 @@ void DurableStore::mark_running(const Fence& fence, int pid) {
                    .failed = [token](const Error& error) { log_refusal("not marked as running", error); },
                    .bytes = 0},
                   Writer::Urgency::kRelaxed);
+}
+
+void DurableStore::note_gpus(const Fence& fence, std::vector<int> gpu_ids) {
+  InFlight::Token token = in_flight_.enter();
+  if (!token) return;
+  writer_->submit({.apply = [this, fence, gpu_ids = std::move(gpu_ids)]() -> Result<AfterCommit> {
+                     auto noted = requests_->note_gpus(fence, gpu_ids);
+                     if (!noted) return fail(noted.error());
+                     return AfterCommit([] {});
+                   },
+                   .failed = [token](const Error& error) { log_refusal("GPUs not noted", error); },
+                   .bytes = 0},
+                  Writer::Urgency::kRelaxed);
+}
+
+void DurableStore::note_output(const Fence& fence, OutputStream stream, std::shared_ptr<const UniqueFd> memory) {
+  outputs_.note(fence, stream, std::move(memory));
 }
 
 void DurableStore::append_audit(const Fence& fence, std::vector<AuditRecord> records) {
@@ -304,7 +325,7 @@ void DurableStore::finish(const Fence& fence, Completion completion, std::functi
   if (!token) return done(fail(closed()));
   auto ending = std::make_shared<Ending>();
   ending->fence = fence;
-  ending->completion = std::move(completion);
+  ending->ended.completion = std::move(completion);
   ending->done = std::move(done);
   ending->token = std::move(token);
   end(std::move(ending));
@@ -320,42 +341,54 @@ void DurableStore::reject_if_queued(const Uuid& request_id, AnswerPtr answer, st
   completion.error_message = reason;
   completion.reason = std::move(reason);
   reject(
-      request_id, std::move(completion), [](const Status&) {}, std::move(token));
+      Ending::From::kQueueIfSynchronous, request_id, std::move(completion), [](const Status&) {}, std::move(token));
 }
 
-void DurableStore::reject(const Uuid& request_id, Completion completion, std::function<void(Status)> done,
-                          InFlight::Token token) {
+void DurableStore::reject(Ending::From from, const Uuid& request_id, Completion completion,
+                          std::function<void(Status)> done, InFlight::Token token) {
   auto ending = std::make_shared<Ending>();
-  ending->from = Ending::From::kQueue;
+  ending->from = from;
   ending->fence.request_id = request_id;
-  ending->completion = std::move(completion);
+  ending->ended.completion = std::move(completion);
   ending->done = std::move(done);
   ending->token = std::move(token);
   end(std::move(ending));
 }
 
 void DurableStore::end(EndingPtr ending) {
-  if (auto small = encode_if_small(*ending->completion.answer)) {
-    ending->answer = std::move(*small);
-    return commit_ending(ending);
-  }
-  service_->post([this, ending = std::move(ending)] { store_ending(ending); });
+  const bool has_output = ending->from == Ending::From::kAttempt && outputs_.has(ending->fence.request_id) &&
+                          !has_result(ending->ended.completion.state);
+  auto small = encode_if_small(*ending->ended.completion.answer);
+  if (small) ending->ended.answer = std::move(*small);
+  if (small && !has_output) return commit_ending(ending);
+  service_->post([this, ending = std::move(ending), is_small = small.has_value(), has_output] {
+    if (has_output) take_captured(ending);
+    is_small ? commit_ending(ending) : store_ending(ending);
+  });
+}
+
+/// What the program had printed, where its answer has no room for it.
+void DurableStore::take_captured(const EndingPtr& ending) {
+  auto captured = outputs_.read_all(ending->fence.request_id);
+  if (!captured) return spdlog::warn("request {}: {}", ending->fence.request_id.str(), captured.error().message);
+  ending->ended.captured = std::move(*captured);
 }
 
 void DurableStore::store_ending(const EndingPtr& ending) {
-  auto stored = store_answer(*content_, ending->fence.request_id, *ending->completion.answer);
+  Completion& completion = ending->ended.completion;
+  auto stored = store_answer(*content_, ending->fence.request_id, *completion.answer);
   if (!stored && ending->from == Ending::From::kAttempt) {
     const std::string reason = fmt::format("its answer could not be stored: {}", stored.error().message);
     spdlog::error("request {}: {}", ending->fence.request_id.str(), reason);
     Completion substitute = completion_with_error(ending->fence.request_id, State::kFailed,
                                                   {ErrorKind::kEngine, "the run ended, but " + reason}, reason);
-    substitute.times = ending->completion.times;
-    substitute.records = std::move(ending->completion.records);
-    ending->completion = std::move(substitute);
+    substitute.times = completion.times;
+    substitute.records = std::move(completion.records);
+    completion = std::move(substitute);
     return end(ending);  // which is small, and finds its room with the row
   }
   if (!stored) return ending->done(fail(stored.error()));
-  ending->answer = *stored;
+  ending->ended.answer = *stored;
   syncer_->after_sync([this, ending](const Status& synced) {
     if (synced) return commit_ending(ending);
     drop_answer(ending);
@@ -364,21 +397,22 @@ void DurableStore::store_ending(const EndingPtr& ending) {
 }
 
 void DurableStore::commit_ending(const EndingPtr& ending) {
-  const bool was_queued = ending->from == Ending::From::kQueue;
-  const auto* small = std::get_if<SmallAnswer>(&ending->answer);
+  const Ended& ended = ending->ended;
+  const auto* small = std::get_if<SmallAnswer>(&ended.answer);
   size_t bytes = small != nullptr ? small->content.size() : 0;
-  for (const AuditRecord& record : ending->completion.records) bytes += record.members.size();
-  writer_->submit({.apply = [this, ending, was_queued]() -> Result<AfterCommit> {
-                     const Completion& completion = ending->completion;
+  for (const AuditRecord& record : ended.completion.records) bytes += record.members.size();
+  for (const auto& [stream, text] : ended.captured) bytes += text.size();
+  writer_->submit({.apply = [this, ending]() -> Result<AfterCommit> {
                      const WallTime now = clock_.wall_now();
+                     const bool was_queued = ending->from != Ending::From::kAttempt;
+                     const bool only_synchronous = ending->from == Ending::From::kQueueIfSynchronous;
                      const Status changed =
-                         was_queued ? requests_->reject(ending->fence.request_id, completion, ending->answer, now)
-                                    : requests_->finish(ending->fence, completion, ending->answer, now);
+                         was_queued ? requests_->reject(ending->fence.request_id, ending->ended, only_synchronous, now)
+                                    : requests_->finish(ending->fence, ending->ended, now);
                      if (!changed) return fail(changed.error());
                      return AfterCommit([this, ending, was_queued] {
                        --(was_queued ? queued_ : in_progress_);
-                       put_backs_.erase(ending->fence.request_id);
-                       watches_.fire_all(ending->fence.request_id, ending->completion.answer);
+                       on_ended(ending->fence.request_id, ending->ended.completion.answer);
                        ending->done({});
                      });
                    },
@@ -390,11 +424,17 @@ void DurableStore::commit_ending(const EndingPtr& ending) {
                    .bytes = bytes});
 }
 
+void DurableStore::on_ended(const Uuid& request_id, const AnswerPtr& answer) {
+  put_backs_.erase(request_id);
+  outputs_.forget(request_id);
+  watches_.fire_all(request_id, answer);
+}
+
 /// An answer that no row came to refer to.
 void DurableStore::drop_answer(const EndingPtr& ending) {
-  if (std::holds_alternative<SmallAnswer>(ending->answer)) return;
+  if (std::holds_alternative<SmallAnswer>(ending->ended.answer)) return;
   service_->post([this, ending] {
-    auto dropped = content_->drop_artifact(ending->fence.request_id, std::get<ContentId>(ending->answer));
+    auto dropped = content_->drop_artifact(ending->fence.request_id, std::get<ContentId>(ending->ended.answer));
     if (!dropped) spdlog::warn("{}", dropped.error().message);
   });
 }
@@ -412,25 +452,63 @@ void DurableStore::give_up(const Fence& fence, std::string reason, State gap_fro
                         fmt::format("the run was lost: {} (attempt {}, and no other is left)", reason, fence.attempt)};
   auto ending = std::make_shared<Ending>();
   ending->fence = fence;
-  ending->completion = completion_with_error(fence.request_id, State::kInterrupted, last_word, std::move(reason));
+  ending->ended.completion = completion_with_error(fence.request_id, State::kInterrupted, last_word, reason);
   ending->done = std::move(done);
   ending->token = std::move(token);
-  submit_arrival({.apply = [this, ending, gap_from]() -> Result<AfterCommit> {
-                    auto lost =
-                        requests_->requeue(ending->fence, ending->completion.reason, gap_from, clock_.wall_now());
-                    if (!lost) return fail(lost.error());
-                    return AfterCommit([this, ending, lost = std::move(*lost)] {
-                      if (!lost.is_queued) {
-                        ending->completion.records = lost.records;
-                        return end(ending);
-                      }
+  const auto cancelled = std::make_shared<const Ended>(
+      cancelled_end(fence.request_id, fmt::format("cancelled; its run was lost by then: {}", reason)));
+  submit_arrival({.apply = [this, ending, cancelled, gap_from]() -> Result<AfterCommit> {
+                    Completion& completion = ending->ended.completion;
+                    auto given_up = requests_->requeue(ending->fence, completion.reason, gap_from, *cancelled,
+                                                       completion.records, clock_.wall_now());
+                    if (!given_up) return fail(given_up.error());
+                    return AfterCommit([this, ending, cancelled, given_up = *given_up] {
+                      if (given_up == RequestTable::GivenUp::kNoAttemptLeft) return end(ending);
                       --in_progress_;
-                      ++queued_;
+                      outputs_.forget(ending->fence.request_id);
+                      if (given_up == RequestTable::GivenUp::kQueued) ++queued_;
+                      if (given_up == RequestTable::GivenUp::kCancelled) {
+                        on_ended(ending->fence.request_id, cancelled->completion.answer);
+                      }
                       ending->done({});
                     });
                   },
                   .failed = [ending](const Error& error) { ending->done(fail(error)); },
                   .bytes = 0});
+}
+
+// --- cancellation ---
+
+void DurableStore::cancel(const Uuid& request_id, CancelBy by, std::function<void(Result<State>)> done) {
+  InFlight::Token token = in_flight_.enter();
+  if (!token) return done(fail(closed()));
+  const std::string_view who = by == CancelBy::kClient ? "cancelled" : "cancelled, since its client had gone away,";
+  const auto if_queued =
+      std::make_shared<const Ended>(cancelled_end(request_id, fmt::format("{} while it was queued", who)));
+  writer_->submit({.apply = [this, request_id, by, if_queued, done]() -> Result<AfterCommit> {
+                     auto cancelled = requests_->cancel(request_id, by, *if_queued, clock_.wall_now());
+                     if (!cancelled) return fail(cancelled.error());
+                     return AfterCommit([this, request_id, if_queued, done, cancelled = *cancelled] {
+                       if (cancelled.has_ended) {
+                         --queued_;
+                         on_ended(request_id, if_queued->completion.answer);
+                       }
+                       if (cancelled.to_end) end_run(*cancelled.to_end);
+                       done(cancelled.state);
+                     });
+                   },
+                   .failed = [done, token](const Error& error) { done(fail(error)); },
+                   .bytes = 0});
+}
+
+void DurableStore::end_run(const Fence& fence) {
+  const MutexLock lock(loading_mutex_);
+  const auto loading = loading_.find(fence);
+  if (loading != loading_.end()) {
+    loading->second = true;
+  } else if (pool_ != nullptr) {
+    pool_.load()->cancel(fence);
+  }
 }
 
 // --- start ---
@@ -491,7 +569,7 @@ Status DurableStore::reject_too_large(const std::vector<Reader::Unfinished>& unf
                       fmt::format("the program wants {} GPUs, and since its server was started again that has {}",
                                   request->gpu_count, gpu_count_max_)};
     reject(
-        request->fence.request_id,
+        Ending::From::kQueue, request->fence.request_id,
         completion_with_error(request->fence.request_id, State::kRejected, error, error.message),
         [&rejected](Status status) {
           // One whose last attempt was lost has ended as interrupted.

@@ -16,12 +16,15 @@
 #include <string>
 #include <vector>
 
+#include "base/mutex.h"
 #include "store/answers.h"
 #include "store/audit_copier.h"
 #include "store/blobs.h"
 #include "store/content.h"
 #include "store/data_dir.h"
+#include "store/fair_queue.h"
 #include "store/in_flight.h"
+#include "store/live_outputs.h"
 #include "store/outbox.h"
 #include "store/program_text.h"
 #include "store/reader.h"
@@ -29,6 +32,7 @@
 #include "store/store.h"
 #include "store/syncer.h"
 #include "store/thread_pool.h"
+#include "store/undo_log.h"
 #include "store/watches.h"
 #include "store/writer.h"
 
@@ -85,13 +89,16 @@ class DurableStore final : public Store {
     InFlight::Token token;
   };
   struct Ending {
-    enum class From { kAttempt, kQueue };
+    enum class From {
+      kAttempt,
+      kQueue,
+      kQueueIfSynchronous,
+    };
     From from = From::kAttempt;
     Fence fence;
-    Completion completion;
+    Ended ended;
     std::function<void(Status)> done;
     InFlight::Token token;
-    KeptAnswer answer;
   };
   struct PutBack {
     Fence fence;
@@ -104,8 +111,11 @@ class DurableStore final : public Store {
   /// The error of whatever comes after the end.
   static Error closed() { return {ErrorKind::kBusy, "the server is shutting down"}; }
 
-  DurableStore(DataDir data_dir, int gpu_count_max, Clock& clock)
-      : clock_(clock), data_dir_(std::move(data_dir)), gpu_count_max_(gpu_count_max) {}
+  DurableStore(DataDir data_dir, const StoreConfig& config, Clock& clock)
+      : clock_(clock),
+        data_dir_(std::move(data_dir)),
+        gpu_count_max_(config.gpu_count_max),
+        queue_bounds_{config.queued_requests_max, config.queued_requests_of_client_max} {}
   Status open_parts(const StoreConfig& config);
   Status count_rows();
 
@@ -118,6 +128,8 @@ class DurableStore final : public Store {
   template <typename T>
   void look_up(std::function<void(Result<T>)> done, std::function<Result<T>()> find);
   Result<std::vector<std::string>> audit_records(const Uuid& request_id);
+  RequestStatus with_position(Reader::StatusRow row) const;
+  Result<std::string> output_so_far(const Uuid& request_id, OutputStream stream, bool& is_complete);
 
   /// Null while the request is not terminal.
   Result<AnswerPtr> answer_if_ended(const Uuid& request_id);
@@ -127,18 +139,28 @@ class DurableStore final : public Store {
   void on_assigned();
   void on_assigning_failed(const Error& error);
   void load_claim(const AssignmentPtr& assignment);
+  /// False if it is not filled, or was cancelled meanwhile.
+  bool hand_over(const AssignmentPtr& assignment, bool is_filled);
   Status fill_claim(Assignment& assignment);
   Status fill_claim(Claim& claim, std::string_view program_text, const std::vector<Digest>& blobs);
   void pass_over(const AssignmentPtr& assignment, const Error& error);
+  /// Its executor is idle as before.
+  void end_unstarted(const AssignmentPtr& assignment, schema::State state, const Error& error);
   void put_back(const AssignmentPtr& assignment, const Error& error);
   /// Makes the row say so; the counts do already.
   void undo_claim(PutBack put_back, InFlight::Token token, std::function<void()> done);
+  /// As the table did it in the transaction that was committed.
+  void on_ended(const Uuid& request_id, const AnswerPtr& answer);
+  /// Tells the pool, or whoever loads the claim.
+  void end_run(const Fence& fence);
   /// Submits what may make a request claimable.
   void submit_arrival(Writer::Operation operation);
   void retry_put_backs();
 
-  void reject(const Uuid& request_id, Completion completion, std::function<void(Status)> done, InFlight::Token token);
+  void reject(Ending::From from, const Uuid& request_id, Completion completion, std::function<void(Status)> done,
+              InFlight::Token token);
   void end(EndingPtr ending);
+  void take_captured(const EndingPtr& ending);
   void store_ending(const EndingPtr& ending);
   void commit_ending(const EndingPtr& ending);
   void drop_answer(const EndingPtr& ending);
@@ -151,6 +173,7 @@ class DurableStore final : public Store {
   Clock& clock_;
   DataDir data_dir_;
   const int gpu_count_max_;
+  const RequestTable::QueueBounds queue_bounds_;
   InFlight in_flight_;
   bool closed_ = false;
 
@@ -161,6 +184,9 @@ class DurableStore final : public Store {
   std::unique_ptr<Content> content_;
   std::unique_ptr<Blobs> blobs_;
 
+  FairQueue queue_;
+  UndoLog undo_log_;  // the writer's thread only
+  LiveOutputs outputs_;
   Watches watches_;
   std::atomic<ExecutorPool*> pool_{nullptr};
   std::atomic<bool> is_short_{false};       // the last request was put back; nothing is assigned until somebody is idle
@@ -168,6 +194,8 @@ class DurableStore final : public Store {
   std::vector<AssignmentPtr> assigned_;     // the writer's thread only: by the transaction that is open
   std::map<Uuid, int> put_backs_;           // the writer's thread only: of queued requests, how often
   std::vector<PutBack> put_backs_delayed_;  // the writer's thread only: what found no room on the disk
+  Mutex loading_mutex_;                     // held while a claim is handed over
+  std::map<Fence, bool> loading_ KCORAL_GUARDED_BY(loading_mutex_);  // claims on their way: whether they are cancelled
   std::atomic<uint64_t> queued_{0};
   std::atomic<uint64_t> arriving_{0};  // operations on their way that may make a request claimable
   std::atomic<uint64_t> in_progress_{0};

@@ -12,9 +12,10 @@ constexpr const char* kApplicationId = "1801679468";  // "kcrl": tells our files
 // Times are microseconds since the epoch. States and codecs are the values of schema/state.h and program_text.h.
 // requests.seq is the order of submission. audit_next is the number of the request's next audit record, audit_us the
 // time of its last: a clock that is set back does not make the records run backwards. answer_id names the artifact
-// (content.h); 0 if the answer is in `answers`. The program's text has a table of its own, so that the rows which every
-// step rewrites stay short. outbox.records holds one or more records with consecutive numbers from first_seq, separated
-// by U+001E.
+// (content.h); 0 if the answer is in `answers`. What a run without such an answer had
+// printed is in `outputs` (streams are the values of lookups.h). The program's text has a table of its own, so that the
+// rows which every step rewrites stay short. outbox.records holds one or more records with consecutive numbers from
+// first_seq, separated by U+001E.
 constexpr std::array<const char*, 1> kMigrations = {R"sql(
   CREATE TABLE requests (
     seq INTEGER PRIMARY KEY,
@@ -52,8 +53,20 @@ constexpr std::array<const char*, 1> kMigrations = {R"sql(
     audit_next INTEGER NOT NULL,
     audit_us INTEGER NOT NULL
   ) STRICT;
-  CREATE INDEX requests_claimable ON requests ((gpu_count > 1), priority DESC, seq) WHERE state = 0;
+  CREATE INDEX requests_by_time ON requests (submitted_us, seq);
+  CREATE INDEX requests_by_client ON requests (client, submitted_us, seq);
+  CREATE INDEX requests_queued ON requests (submitted_us, seq) WHERE state = 0;
   CREATE INDEX requests_in_progress ON requests (state) WHERE state IN (1, 2);
+  CREATE INDEX requests_ended ON requests (state, submitted_us, seq) WHERE state > 2;
+
+  CREATE TABLE request_labels (
+    name TEXT NOT NULL,
+    value TEXT NOT NULL,
+    submitted_us INTEGER NOT NULL,
+    seq INTEGER NOT NULL,
+    PRIMARY KEY (name, value, submitted_us, seq)
+  ) STRICT, WITHOUT ROWID;
+  CREATE INDEX request_labels_by_name ON request_labels (name, submitted_us, seq);
 
   CREATE TABLE programs (
     seq INTEGER PRIMARY KEY,
@@ -65,6 +78,15 @@ constexpr std::array<const char*, 1> kMigrations = {R"sql(
     seq INTEGER PRIMARY KEY,
     header TEXT NOT NULL,
     content BLOB NOT NULL
+  ) STRICT;
+
+  CREATE TABLE outputs (
+    seq INTEGER NOT NULL,
+    stream INTEGER NOT NULL,
+    codec INTEGER NOT NULL,
+    bytes INTEGER NOT NULL,
+    text BLOB NOT NULL,
+    PRIMARY KEY (seq, stream)
   ) STRICT;
 
   CREATE TABLE request_blobs (

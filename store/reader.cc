@@ -21,12 +21,13 @@ Error unknown(const Uuid& request_id) {
 }
 
 constexpr std::string_view kStatusColumns =
-    "request_id, owner, client, state, priority, attempt, max_attempts, labels, submitted_us, started_us, finished_us,"
+    "request_id, owner, client, state, priority, attempt, max_attempts, labels, r.submitted_us, started_us, "
+    "finished_us,"
     " executor, gpu_ids, queue_ms, elapsed_ms, lease_wait_ms, lease_held_ms, program_sha256, error_kind, error_message,"
-    " results_summary, cancel_requested, seq";
+    " results_summary, cancel_requested, r.seq, gpu_count > 1";
 
 /// A row of the columns above.
-RequestStatus status_from(const Cursor& cursor) {
+Reader::StatusRow status_from(const Cursor& cursor) {
   RequestStatus status;
   status.request_id = cursor.uuid(0);
   status.owner = cursor.text(1);
@@ -51,7 +52,46 @@ RequestStatus status_from(const Cursor& cursor) {
   status.error_message = cursor.text(19);
   status.results_summary = cursor.text(20);
   status.cancel_requested = cursor.integer(21) != 0;
-  return status;
+  FairQueue::Item item{cursor.integer(22), status.client, status.priority, cursor.integer(23) != 0};
+  return {std::move(status), std::move(item)};
+}
+
+/// Of the columns answer_id, header and content, which begin at `column`.
+std::optional<KeptAnswer> kept_answer(const Cursor& cursor, int column) {
+  if (!cursor.is_null(column + 1)) {
+    return SmallAnswer{std::string(cursor.text(column + 1)), std::string(cursor.blob(column + 2))};
+  }
+  if (!cursor.is_null(column)) return static_cast<ContentId>(cursor.integer(column));
+  return std::nullopt;
+}
+
+/// Each combination of conditions reads an index that has the rows in the order of the answer.
+std::string history_sql(const HistoryQuery& query) {
+  // The time and number of a row stand in the label's own index, too.
+  const std::string_view time = query.label ? "l.submitted_us" : "r.submitted_us";
+  const std::string_view seq = query.label ? "l.seq" : "r.seq";
+  std::string sql = fmt::format("SELECT {} FROM ", kStatusColumns);
+  sql += query.label ? "request_labels l JOIN requests r ON r.seq = l.seq WHERE l.name = ?1" : "requests r WHERE true";
+  if (query.label && query.label->second) sql += " AND l.value = ?2";
+  if (query.client) sql += " AND r.client = ?3";
+  if (query.since) sql += fmt::format(" AND {} >= ?4", time);
+  if (query.until) sql += fmt::format(" AND {} < ?5", time);
+  if (query.after) sql += fmt::format(" AND ({}, {}) < (?6, ?7)", time, seq);
+  // A partial index is used where its condition stands in the query word for word.
+  if (query.state) sql += fmt::format(" AND r.state = {}", static_cast<int>(*query.state));
+  if (query.state && schema::is_terminal(*query.state)) sql += " AND r.state > 2";
+  sql += fmt::format(" ORDER BY {} DESC, {} DESC LIMIT ?8", time, seq);
+  return sql;
+}
+
+/// Binds all of them, also those that the statement does not name. Requires: `query` outlives the cursor.
+Cursor bind_history(Statement& statement, const HistoryQuery& query) {
+  const auto text = [](const std::optional<std::string>& value) { return value ? std::string_view(*value) : ""; };
+  const auto us = [](const std::optional<WallTime>& at) { return at ? at->time_since_epoch().count() : int64_t{0}; };
+  const HistoryCursor after = query.after.value_or(HistoryCursor());
+  return statement.query(query.label ? std::string_view(query.label->first) : "",
+                         query.label ? text(query.label->second) : "", text(query.client), us(query.since),
+                         us(query.until), after.submitted_us, after.seq, static_cast<int64_t>(query.count_max) + 1);
 }
 
 }  // namespace
@@ -62,7 +102,12 @@ Result<std::unique_ptr<Reader>> Reader::open(const std::string& path) {
   std::unique_ptr<Reader> reader(new Reader());
   reader->database_ = std::move(*database);
   const std::pair<Statement*, std::string> statements[] = {
-      {&reader->status_, fmt::format("SELECT {} FROM requests WHERE request_id = ?", kStatusColumns)},
+      {&reader->state_, "SELECT state FROM requests WHERE request_id = ?"},
+      {&reader->output_,
+       "SELECT state, answer_id, header, content, outputs.codec, outputs.bytes, outputs.text FROM requests"
+       " LEFT JOIN answers USING (seq) LEFT JOIN outputs ON outputs.seq = requests.seq AND stream = ?"
+       " WHERE request_id = ?"},
+      {&reader->status_, fmt::format("SELECT {} FROM requests r WHERE request_id = ?", kStatusColumns)},
       {&reader->standing_,
        "SELECT state, owner, program_sha256, answer_id, header, content FROM requests"
        " LEFT JOIN answers USING (seq) WHERE request_id = ?"},
@@ -85,12 +130,53 @@ Result<std::unique_ptr<Reader>> Reader::open(const std::string& path) {
   return reader;
 }
 
-Result<RequestStatus> Reader::status(const Uuid& request_id) {
+Result<Reader::StatusRow> Reader::status(const Uuid& request_id) {
   Cursor cursor = status_.query(request_id);
   auto found = cursor.next();
   if (!found) return fail(found.error());
   if (!*found) return fail(unknown(request_id));
   return status_from(cursor);
+}
+
+Result<State> Reader::state(const Uuid& request_id) {
+  Cursor cursor = state_.query(request_id);
+  auto found = cursor.next();
+  if (!found) return fail(found.error());
+  if (!*found) return fail(unknown(request_id));
+  return static_cast<State>(cursor.integer(0));
+}
+
+Result<Reader::HistoryRows> Reader::history(const HistoryQuery& query) {
+  HistoryRows page;
+  auto statement = database_->prepare(history_sql(query));
+  if (!statement) return fail(statement.error());
+  Cursor cursor = bind_history(*statement, query);
+  for (;;) {
+    auto found = cursor.next();
+    if (!found) return fail(found.error());
+    if (!*found) return page;
+    if (page.rows.size() == query.count_max) {  // there is one more
+      const StatusRow& last = page.rows.back();
+      page.next = HistoryCursor{last.status.submitted_at.time_since_epoch().count(), last.item.seq};
+      return page;
+    }
+    page.rows.push_back(status_from(cursor));
+  }
+}
+
+Result<Reader::OutputPlace> Reader::output(const Uuid& request_id, OutputStream stream) {
+  Cursor cursor = output_.query(static_cast<int>(stream), request_id);
+  auto found = cursor.next();
+  if (!found) return fail(found.error());
+  if (!*found) return fail(unknown(request_id));
+  OutputPlace place{
+      .state = static_cast<State>(cursor.integer(0)), .text = std::nullopt, .answer = kept_answer(cursor, 1)};
+  if (cursor.is_null(4)) return place;
+  auto text =
+      decode_text(static_cast<Codec>(cursor.integer(4)), cursor.blob(6), static_cast<uint64_t>(cursor.integer(5)));
+  if (!text) return fail(text.error());
+  place.text = std::move(*text);
+  return place;
 }
 
 Result<std::optional<Reader::Standing>> Reader::standing(const Uuid& request_id) {
@@ -102,11 +188,7 @@ Result<std::optional<Reader::Standing>> Reader::standing(const Uuid& request_id)
                     .owner = std::string(cursor.text(1)),
                     .program_sha256 = cursor.digest(2),
                     .answer = std::nullopt};
-  if (!cursor.is_null(4)) {
-    standing.answer = SmallAnswer{std::string(cursor.text(4)), std::string(cursor.blob(5))};
-  } else if (!cursor.is_null(3)) {
-    standing.answer = static_cast<ContentId>(cursor.integer(3));
-  }
+  standing.answer = kept_answer(cursor, 3);
   return std::optional<Standing>(std::move(standing));
 }
 

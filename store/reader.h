@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/mutex.h"
 #include "store/answers.h"
+#include "store/fair_queue.h"
 #include "store/sqlite.h"
 #include "store/store.h"
 
@@ -21,8 +22,28 @@ class Reader {
  public:
   static Result<std::unique_ptr<Reader>> open(const std::string& path);
 
-  /// Without its place in the queue. kNotFound.
-  Result<RequestStatus> status(const Uuid& request_id);
+  /// A row, and where it stands in the queue if it is queued: its `queue_position` is the caller's to find.
+  struct StatusRow {
+    RequestStatus status;
+    FairQueue::Item item;
+  };
+  /// kNotFound.
+  Result<StatusRow> status(const Uuid& request_id);
+  Result<schema::State> state(const Uuid& request_id);
+
+  struct HistoryRows {
+    std::vector<StatusRow> rows;
+    std::optional<HistoryCursor> next;
+  };
+  Result<HistoryRows> history(const HistoryQuery& query);
+
+  /// Where the output of a request is to be found.
+  struct OutputPlace {
+    schema::State state = schema::State::kQueued;
+    std::optional<std::string> text;   // of a run whose answer does not have it
+    std::optional<KeptAnswer> answer;  // of a terminal request, unless it was pruned
+  };
+  Result<OutputPlace> output(const Uuid& request_id, OutputStream stream);
 
   /// What an answer or an attachment depends on.
   struct Standing {
@@ -62,6 +83,8 @@ class Reader {
 
   std::unique_ptr<Database> database_;  // declared first: outlives the statements
   Statement status_;
+  Statement state_;
+  Statement output_;
   Statement standing_;
   Statement program_;
   Statement program_of_;

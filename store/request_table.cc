@@ -29,46 +29,89 @@ Result<Admission::Kind> admission_of_known_id(const Submission& submission, std:
   return Admission::Kind::kAttached;
 }
 
-Result<std::unique_ptr<RequestTable>> RequestTable::create(Database& database, Outbox& outbox) {
-  std::unique_ptr<RequestTable> table(new RequestTable(outbox));
-  table->database_ = &database;
+Ended cancelled_end(const Uuid& request_id, std::string reason) {
+  Ended ended;
+  const Error error{ErrorKind::kCancelled, reason};
+  ended.completion = completion_with_error(request_id, State::kCancelled, error, std::move(reason));
+  ended.answer = encode_if_small(*ended.completion.answer).value();
+  return ended;
+}
+
+Result<std::unique_ptr<RequestTable>> RequestTable::create(Database& database, Outbox& outbox, FairQueue& queue,
+                                                           UndoLog& undo_log, const QueueBounds& bounds) {
+  std::unique_ptr<RequestTable> table(new RequestTable(database, outbox, queue, undo_log, bounds));
+  if (auto prepared = table->prepare(); !prepared) return fail(prepared.error());
+  if (auto filled = table->fill_queue(); !filled) return fail(filled.error());
+  return table;
+}
+
+Status RequestTable::prepare() {
   const std::pair<Statement*, const char*> statements[] = {
-      {&table->find_,
-       "SELECT seq, state, attempt, max_attempts, audit_next, audit_us FROM requests WHERE request_id = ?"},
-      {&table->find_existing_, "SELECT owner, program_sha256 FROM requests WHERE request_id = ?"},
-      {&table->insert_,
+      {&find_,
+       "SELECT seq, state, attempt, max_attempts, audit_next, audit_us, client, priority, gpu_count > 1, synchronous,"
+       " cancel_requested, started_us FROM requests WHERE request_id = ?"},
+      {&find_existing_, "SELECT owner, program_sha256, synchronous FROM requests WHERE request_id = ?"},
+      {&insert_,
        "INSERT INTO requests (request_id, owner, client, peer, state, priority, synchronous, labels, timeout_ms,"
        " output_limit_bytes, gpu_count, max_attempts, submitted_us, queued_us, program_sha256, program_bytes,"
        " audit_next, audit_us) VALUES (?, ?, ?, ?, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"},
-      {&table->insert_program_, "INSERT INTO programs (seq, codec, text) VALUES (?, ?, ?)"},
-      {&table->insert_blob_, "INSERT INTO request_blobs (seq, position, digest) VALUES (?, ?, ?)"},
-      {&table->find_claimable_,
-       "SELECT seq, request_id, attempt, gpu_count, timeout_ms, output_limit_bytes, queued_us,"
-       " program_bytes, audit_next, audit_us, priority FROM requests WHERE state = 0"
-       " AND (gpu_count > 1) = ? ORDER BY priority DESC, seq LIMIT 1"},
-      {&table->assign_,
+      {&insert_program_, "INSERT INTO programs (seq, codec, text) VALUES (?, ?, ?)"},
+      {&insert_blob_, "INSERT INTO request_blobs (seq, position, digest) VALUES (?, ?, ?)"},
+      {&insert_label_, "INSERT INTO request_labels (name, value, submitted_us, seq) VALUES (?, ?, ?, ?)"},
+      {&detach_, "UPDATE requests SET synchronous = 0 WHERE request_id = ?"},
+      {&find_queued_,
+       "SELECT request_id, attempt, gpu_count, timeout_ms, output_limit_bytes, queued_us, program_bytes, audit_next,"
+       " audit_us, state FROM requests WHERE seq = ?"},
+      {&assign_,
        "UPDATE requests SET state = 1, attempt = ?, executor = ?, started_us = ?, audit_next = ?, audit_us = ?"
        " WHERE seq = ?"},
-      {&table->unassign_,
+      {&unassign_,
        "UPDATE requests SET state = 0, attempt = attempt - 1, executor = '', started_us = NULL, audit_next = ?,"
        " audit_us = ? WHERE seq = ?"},
-      {&table->run_, "UPDATE requests SET state = 2, pid = ?, audit_next = ?, audit_us = ? WHERE seq = ?"},
-      {&table->audit_, "UPDATE requests SET audit_next = ?, audit_us = ? WHERE seq = ?"},
-      {&table->finish_,
+      {&run_, "UPDATE requests SET state = 2, pid = ?, audit_next = ?, audit_us = ? WHERE seq = ?"},
+      {&audit_, "UPDATE requests SET audit_next = ?, audit_us = ? WHERE seq = ?"},
+      {&finish_,
        "UPDATE requests SET state = ?, finished_us = ?, error_kind = ?, error_message = ?, queue_ms = ?,"
        " elapsed_ms = ?, lease_wait_ms = ?, lease_held_ms = ?, results_summary = ?, answer_id = ?, audit_next = ?,"
        " audit_us = ? WHERE seq = ?"},
-      {&table->insert_answer_, "INSERT INTO answers (seq, header, content) VALUES (?, ?, ?)"},
-      {&table->requeue_,
-       "UPDATE requests SET state = 0, executor = '', pid = NULL, started_us = NULL, queued_us = ?, audit_next = ?,"
-       " audit_us = ? WHERE seq = ?"},
+      {&insert_answer_, "INSERT INTO answers (seq, header, content) VALUES (?, ?, ?)"},
+      {&insert_output_, "INSERT INTO outputs (seq, stream, codec, bytes, text) VALUES (?, ?, ?, ?, ?)"},
+      {&requeue_,
+       "UPDATE requests SET state = 0, executor = '', gpu_ids = '[]', pid = NULL, started_us = NULL, queued_us = ?,"
+       " audit_next = ?, audit_us = ? WHERE seq = ?"},
+      {&request_cancel_, "UPDATE requests SET cancel_requested = 1, audit_next = ?, audit_us = ? WHERE seq = ?"},
+      {&gpus_, "UPDATE requests SET gpu_ids = ? WHERE seq = ?"},
   };
   for (const auto& [statement, sql] : statements) {
-    auto prepared = database.prepare(sql);
+    auto prepared = database_.prepare(sql);
     if (!prepared) return fail(prepared.error());
     *statement = std::move(*prepared);
   }
-  return table;
+  return {};
+}
+
+Status RequestTable::fill_queue() {
+  auto queued = database_.prepare(
+      "SELECT seq, client, priority, gpu_count > 1 FROM requests WHERE state = 0 ORDER BY submitted_us, seq");
+  if (!queued) return fail(queued.error());
+  Cursor cursor = queued->query();
+  for (;;) {
+    auto found = cursor.next();
+    if (!found) return fail(found.error());
+    if (!*found) return {};
+    queue_.push(
+        {cursor.integer(0), std::string(cursor.text(1)), static_cast<int>(cursor.integer(2)), cursor.integer(3) != 0});
+  }
+}
+
+void RequestTable::push(const FairQueue::Item& item) {
+  queue_.push(item);
+  undo_log_.add([this, item] { queue_.remove(item); });
+}
+
+void RequestTable::remove(const FairQueue::Item& item) {
+  queue_.remove(item);
+  undo_log_.add([this, item] { queue_.push(item); });
 }
 
 Result<RequestTable::Row> RequestTable::load(const Uuid& request_id) {
@@ -76,11 +119,18 @@ Result<RequestTable::Row> RequestTable::load(const Uuid& request_id) {
   auto found = cursor.next();
   if (!found) return fail(found.error());
   if (!*found) return fail(ErrorKind::kNotFound, "request {} is not known", request_id.str());
-  return Row{.seq = cursor.integer(0),
-             .state = static_cast<State>(cursor.integer(1)),
-             .attempt = static_cast<int>(cursor.integer(2)),
-             .max_attempts = static_cast<int>(cursor.integer(3)),
-             .audit = {.next_seq = static_cast<uint64_t>(cursor.integer(4)), .last_us = cursor.integer(5)}};
+  Row row;
+  row.request_id = request_id;
+  row.seq = cursor.integer(0);
+  row.state = static_cast<State>(cursor.integer(1));
+  row.attempt = static_cast<int>(cursor.integer(2));
+  row.max_attempts = static_cast<int>(cursor.integer(3));
+  row.audit = {.next_seq = static_cast<uint64_t>(cursor.integer(4)), .last_us = cursor.integer(5)};
+  row.item = {row.seq, std::string(cursor.text(6)), static_cast<int>(cursor.integer(7)), cursor.integer(8) != 0};
+  row.synchronous = cursor.integer(9) != 0;
+  row.cancel_requested = cursor.integer(10) != 0;
+  row.started_us = cursor.integer(11);
+  return row;
 }
 
 Result<RequestTable::Row> RequestTable::load_fenced(const Fence& fence, std::optional<State> to) {
@@ -97,14 +147,39 @@ Result<RequestTable::Row> RequestTable::load_fenced(const Fence& fence, std::opt
   return row;
 }
 
+Status RequestTable::record(Row& row, const std::vector<AuditRecord>& records) {
+  return outbox_.append(row.request_id, row.audit, records);
+}
+
+// --- admission ---
+
 Result<std::optional<Admission::Kind>> RequestTable::existing(const Submission& submission) {
-  Cursor cursor = find_existing_.query(submission.request_id);
-  auto found = cursor.next();
-  if (!found) return fail(found.error());
-  if (!*found) return std::optional<Admission::Kind>();
-  auto kind = admission_of_known_id(submission, cursor.text(0), cursor.digest(1));
-  if (!kind) return fail(kind.error());
-  return std::optional<Admission::Kind>(*kind);
+  bool is_synchronous = false;
+  {
+    Cursor cursor = find_existing_.query(submission.request_id);
+    auto found = cursor.next();
+    if (!found) return fail(found.error());
+    if (!*found) return std::optional<Admission::Kind>();
+    auto kind = admission_of_known_id(submission, cursor.text(0), cursor.digest(1));
+    if (!kind) return fail(kind.error());
+    is_synchronous = cursor.integer(2) != 0;
+  }
+  if (is_synchronous && !submission.synchronous) {
+    if (auto detached = detach_.execute(submission.request_id); !detached) return fail(detached.error());
+  }
+  return std::optional<Admission::Kind>(Admission::Kind::kAttached);
+}
+
+Status RequestTable::check_room(const Submission& submission) const {
+  if (queue_.size() >= bounds_.requests_max) {
+    return fail(ErrorKind::kBusy, "the queue is full: {} requests wait (--max-queued-requests)", queue_.size());
+  }
+  if (queue_.size_of(submission.client) >= bounds_.client_requests_max) {
+    return fail(ErrorKind::kRateLimited,
+                "{} requests of this client wait, which is as many as one may have (--max-queued-per-client)",
+                queue_.size_of(submission.client));
+  }
+  return {};
 }
 
 Result<Admission::Kind> RequestTable::admit(const Submission& submission, const EncodedText& program,
@@ -112,6 +187,7 @@ Result<Admission::Kind> RequestTable::admit(const Submission& submission, const 
   auto known = existing(submission);
   if (!known) return fail(known.error());
   if (*known) return **known;
+  if (auto room = check_room(submission); !room) return fail(room.error());
   AuditPosition audit;
   const AuditRecord records[] = {{now, audit_events::admitted(submission, blob_bytes)}, {now, audit_events::queued()}};
   if (auto appended = outbox_.append(submission.request_id, audit, records); !appended) return fail(appended.error());
@@ -130,7 +206,7 @@ Status RequestTable::insert(const Submission& submission, const EncodedText& pro
                                   microseconds(now), microseconds(now), submission.program_sha256,
                                   static_cast<uint64_t>(submission.program_text.size()), audit.next_seq, audit.last_us);
   if (!inserted) return inserted;
-  const int64_t seq = database_->last_insert_rowid();
+  const int64_t seq = database_.last_insert_rowid();
   inserted = insert_program_.execute(seq, static_cast<int>(program.codec), BlobValue{program.bytes});
   if (!inserted) return inserted;
   int position = 0;
@@ -138,28 +214,37 @@ Status RequestTable::insert(const Submission& submission, const EncodedText& pro
     inserted = insert_blob_.execute(seq, position++, digest);
     if (!inserted) return inserted;
   }
+  for (const auto& [name, value] : options.labels) {
+    inserted = insert_label_.execute(name, value, microseconds(now), seq);
+    if (!inserted) return inserted;
+  }
+  push({seq, submission.client, options.priority, options.gpu_count > 1});
   return {};
 }
 
+// --- runs ---
+
 Result<std::optional<RequestTable::Claimed>> RequestTable::claim_next(const ExecutorRef& executor,
                                                                       bool for_several_gpus, WallTime now) {
+  const auto item = queue_.next(for_several_gpus);
+  if (!item) return std::optional<Claimed>();
   Claimed claimed;
   AuditPosition audit;
   {
-    Cursor cursor = find_claimable_.query(static_cast<int>(for_several_gpus));
+    Cursor cursor = find_queued_.query(item->seq);
     auto found = cursor.next();
     if (!found) return fail(found.error());
-    if (!*found) return std::optional<Claimed>();
-    claimed.seq = cursor.integer(0);
-    claimed.claim.fence = {cursor.uuid(1), static_cast<int>(cursor.integer(2)) + 1};
-    claimed.claim.gpu_count = static_cast<int>(cursor.integer(3));
-    claimed.claim.timeout = std::chrono::milliseconds(cursor.integer(4));
-    claimed.claim.output_limit_bytes = static_cast<uint64_t>(cursor.integer(5));
+    KCORAL_CHECK(*found && static_cast<State>(cursor.integer(9)) == State::kQueued);
+    claimed.seq = item->seq;
+    claimed.claim.fence = {cursor.uuid(0), static_cast<int>(cursor.integer(1)) + 1};
+    claimed.claim.gpu_count = static_cast<int>(cursor.integer(2));
+    claimed.claim.timeout = std::chrono::milliseconds(cursor.integer(3));
+    claimed.claim.output_limit_bytes = static_cast<uint64_t>(cursor.integer(4));
     // The wall clock is all that survives a restart; set back, it must not make the wait negative.
-    claimed.claim.queued = std::chrono::microseconds(std::max<int64_t>(0, microseconds(now) - cursor.integer(6)));
-    claimed.program_bytes = static_cast<uint64_t>(cursor.integer(7));
-    audit = {.next_seq = static_cast<uint64_t>(cursor.integer(8)), .last_us = cursor.integer(9)};
-    claimed.claim.priority = static_cast<int>(cursor.integer(10));
+    claimed.claim.queued = std::chrono::microseconds(std::max<int64_t>(0, microseconds(now) - cursor.integer(5)));
+    claimed.program_bytes = static_cast<uint64_t>(cursor.integer(6));
+    audit = {.next_seq = static_cast<uint64_t>(cursor.integer(7)), .last_us = cursor.integer(8)};
+    claimed.claim.priority = item->priority;
   }
   const Fence& fence = claimed.claim.fence;
   const AuditRecord record{now, audit_events::assigned(executor, fence.attempt)};
@@ -167,82 +252,149 @@ Result<std::optional<RequestTable::Claimed>> RequestTable::claim_next(const Exec
   auto assigned =
       assign_.execute(fence.attempt, executor.name, microseconds(now), audit.next_seq, audit.last_us, claimed.seq);
   if (!assigned) return fail(assigned.error());
+  queue_.start(fence.request_id, *item);
+  undo_log_.add([this, id = fence.request_id, item = *item] { queue_.undo_start(id, item); });
   return std::optional<Claimed>(std::move(claimed));
-}
-
-Status RequestTable::unclaim(const Fence& fence, const std::string& reason, WallTime now) {
-  auto row = load_fenced(fence, State::kQueued);
-  if (!row) return fail(row.error());
-  KCORAL_CHECK(row->state == State::kAssigned);
-  const AuditRecord record{now, audit_events::requeued(reason)};
-  if (auto appended = outbox_.append(fence.request_id, row->audit, {&record, 1}); !appended) return appended;
-  return unassign_.execute(row->audit.next_seq, row->audit.last_us, row->seq);
 }
 
 Status RequestTable::mark_running(const Fence& fence, int pid, WallTime now) {
   auto row = load_fenced(fence, State::kRunning);
   if (!row) return fail(row.error());
-  const AuditRecord record{now, audit_events::running(pid, fence.attempt)};
-  if (auto appended = outbox_.append(fence.request_id, row->audit, {&record, 1}); !appended) return appended;
+  if (auto recorded = record(*row, {{now, audit_events::running(pid, fence.attempt)}}); !recorded) return recorded;
   return run_.execute(pid, row->audit.next_seq, row->audit.last_us, row->seq);
+}
+
+Status RequestTable::note_gpus(const Fence& fence, const std::vector<int>& gpu_ids) {
+  auto row = load_fenced(fence, std::nullopt);
+  if (!row) return fail(row.error());
+  return gpus_.execute(nlohmann::json(gpu_ids).dump(), row->seq);
 }
 
 Status RequestTable::append_audit(const Fence& fence, const std::vector<AuditRecord>& records) {
   auto row = load_fenced(fence, std::nullopt);
   if (!row) return fail(row.error());
-  if (auto appended = outbox_.append(fence.request_id, row->audit, records); !appended) return appended;
+  if (auto recorded = record(*row, records); !recorded) return recorded;
   return audit_.execute(row->audit.next_seq, row->audit.last_us, row->seq);
 }
 
-Status RequestTable::finish(const Fence& fence, const Completion& completion, const KeptAnswer& answer, WallTime now) {
-  auto row = load_fenced(fence, completion.state);
+// --- runs that were given up ---
+
+Result<RequestTable::GivenUp> RequestTable::unclaim(const Fence& fence, const std::string& reason,
+                                                    const Ended& if_cancelled, WallTime now) {
+  auto row = load_fenced(fence, State::kQueued);
+  if (!row) return fail(row.error());
+  KCORAL_CHECK(row->state == State::kAssigned);
+  if (row->cancel_requested) {
+    if (auto finished = finish_row(*row, if_cancelled, now); !finished) return fail(finished.error());
+    return GivenUp::kCancelled;
+  }
+  if (auto recorded = record(*row, {{now, audit_events::requeued(reason)}}); !recorded) return fail(recorded.error());
+  auto moved = unassign_.execute(row->audit.next_seq, row->audit.last_us, row->seq);
+  if (!moved) return fail(moved.error());
+  queue_.ended(fence.request_id, std::chrono::microseconds(0));
+  push(row->item);
+  return GivenUp::kQueued;
+}
+
+Result<RequestTable::GivenUp> RequestTable::requeue(const Fence& fence, const std::string& reason, State gap_from,
+                                                    const Ended& if_cancelled, std::vector<AuditRecord>& records,
+                                                    WallTime now) {
+  auto row = load_fenced(fence, State::kQueued);
+  if (!row) return fail(row.error());
+  records.clear();
+  if (row->state >= gap_from) records.push_back({now, audit_events::gap(reason)});
+  if (row->cancel_requested) {
+    Ended ended = if_cancelled;
+    ended.completion.records = records;
+    if (auto finished = finish_row(*row, ended, now); !finished) return fail(finished.error());
+    return GivenUp::kCancelled;
+  }
+  if (row->attempt >= row->max_attempts) return GivenUp::kNoAttemptLeft;
+  records.push_back({now, audit_events::requeued(reason)});
+  if (auto recorded = record(*row, records); !recorded) return fail(recorded.error());
+  auto moved = requeue_.execute(microseconds(now), row->audit.next_seq, row->audit.last_us, row->seq);
+  if (!moved) return fail(moved.error());
+  queue_.ended(fence.request_id, std::chrono::microseconds(microseconds(now) - row->started_us));
+  push(row->item);
+  return GivenUp::kQueued;
+}
+
+// --- ends ---
+
+Status RequestTable::finish(const Fence& fence, const Ended& ended, WallTime now) {
+  auto row = load_fenced(fence, ended.completion.state);
   if (!row) return fail(row.error());
   // A request that was queued again still bears the number of the attempt that was given up.
   if (row->state == State::kQueued) {
     return fail(ErrorKind::kConflict, "attempt {} of request {} was given up", fence.attempt, fence.request_id.str());
   }
-  return finish_row(fence.request_id, *row, completion, answer, now);
+  return finish_row(*row, ended, now);
 }
 
-Status RequestTable::finish_row(const Uuid& request_id, Row& row, const Completion& completion,
-                                const KeptAnswer& answer, WallTime now) {
-  std::vector<AuditRecord> records = completion.records;
-  records.push_back({now, audit_events::finished(completion.state, completion.reason)});
-  if (auto appended = outbox_.append(request_id, row.audit, records); !appended) return appended;
-  const auto* small = std::get_if<SmallAnswer>(&answer);
-  if (small != nullptr) {
-    auto inserted = insert_answer_.execute(row.seq, small->header, BlobValue{small->content});
-    if (!inserted) return inserted;
-  }
-  const schema::OutcomeTimes& times = completion.times;
-  return finish_.execute(
-      static_cast<int>(completion.state), microseconds(now), completion.error_kind, completion.error_message,
-      times.queue_ms, times.elapsed_ms, times.lease_wait_ms, times.lease_held_ms, completion.results_summary,
-      small != nullptr ? 0 : std::get<ContentId>(answer), row.audit.next_seq, row.audit.last_us, row.seq);
-}
-
-Status RequestTable::reject(const Uuid& request_id, const Completion& completion, const KeptAnswer& answer,
-                            WallTime now) {
+Status RequestTable::reject(const Uuid& request_id, const Ended& ended, bool only_synchronous, WallTime now) {
   auto row = load(request_id);
   if (!row) return fail(row.error());
   if (!schema::may_move(row->state, State::kRejected)) {
     return fail(ErrorKind::kConflict, "request {} is queued no longer", request_id.str());
   }
-  return finish_row(request_id, *row, completion, answer, now);
+  if (only_synchronous && !row->synchronous) {
+    return fail(ErrorKind::kConflict, "request {} is polled and does not expire", request_id.str());
+  }
+  return finish_row(*row, ended, now);
 }
 
-Result<RequestTable::Lost> RequestTable::requeue(const Fence& fence, const std::string& reason, State gap_from,
-                                                 WallTime now) {
-  auto row = load_fenced(fence, State::kQueued);
+Result<RequestTable::Cancelled> RequestTable::cancel(const Uuid& request_id, CancelBy by, const Ended& ended,
+                                                     WallTime now) {
+  auto row = load(request_id);
   if (!row) return fail(row.error());
-  std::vector<AuditRecord> records;
-  if (row->state >= gap_from) records.push_back({now, audit_events::gap(reason)});
-  if (row->attempt >= row->max_attempts) return Lost{.is_queued = false, .records = std::move(records)};
-  records.push_back({now, audit_events::requeued(reason)});
-  if (auto appended = outbox_.append(fence.request_id, row->audit, records); !appended) return fail(appended.error());
-  auto moved = requeue_.execute(microseconds(now), row->audit.next_seq, row->audit.last_us, row->seq);
-  if (!moved) return fail(moved.error());
-  return Lost{.is_queued = true, .records = {}};
+  if (row->state == State::kCancelled) return Cancelled{};
+  if (schema::is_terminal(row->state)) {
+    return fail(ErrorKind::kConflict, "request {} has ended before: it is {}", request_id.str(),
+                schema::wire_name(row->state));
+  }
+  if (by == CancelBy::kNobody && !row->synchronous) return Cancelled{row->state, std::nullopt, false};
+  if (!row->cancel_requested) {
+    if (auto recorded = record(*row, {{now, audit_events::cancel_requested(by)}}); !recorded) {
+      return fail(recorded.error());
+    }
+    auto marked = request_cancel_.execute(row->audit.next_seq, row->audit.last_us, row->seq);
+    if (!marked) return fail(marked.error());
+  }
+  if (row->state != State::kQueued) {
+    return Cancelled{row->state, Fence{request_id, row->attempt}, false};
+  }
+  if (auto finished = finish_row(*row, ended, now); !finished) return fail(finished.error());
+  return Cancelled{State::kCancelled, std::nullopt, true};
+}
+
+Status RequestTable::finish_row(Row& row, const Ended& ended, WallTime now) {
+  const Completion& completion = ended.completion;
+  std::vector<AuditRecord> records = completion.records;
+  records.push_back({now, audit_events::finished(completion.state, completion.reason)});
+  if (auto recorded = record(row, records); !recorded) return recorded;
+  const auto* small = std::get_if<SmallAnswer>(&ended.answer);
+  if (small != nullptr) {
+    auto inserted = insert_answer_.execute(row.seq, small->header, BlobValue{small->content});
+    if (!inserted) return inserted;
+  }
+  for (const auto& [stream, text] : ended.captured) {
+    const EncodedText encoded = encode_text(text);
+    auto inserted = insert_output_.execute(row.seq, static_cast<int>(stream), static_cast<int>(encoded.codec),
+                                           static_cast<uint64_t>(text.size()), BlobValue{encoded.bytes});
+    if (!inserted) return inserted;
+  }
+  const schema::OutcomeTimes& times = completion.times;
+  auto finished = finish_.execute(
+      static_cast<int>(completion.state), microseconds(now), completion.error_kind, completion.error_message,
+      times.queue_ms, times.elapsed_ms, times.lease_wait_ms, times.lease_held_ms, completion.results_summary,
+      small != nullptr ? 0 : std::get<ContentId>(ended.answer), row.audit.next_seq, row.audit.last_us, row.seq);
+  if (!finished) return finished;
+  if (row.state == State::kQueued) {
+    remove(row.item);
+  } else {
+    queue_.ended(row.request_id, std::chrono::microseconds(std::llround(times.elapsed_ms * 1000)));
+  }
+  return {};
 }
 
 }  // namespace kcoral::store

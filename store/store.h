@@ -133,6 +133,8 @@ struct StoreConfig {
   std::string data_dir;
   uint64_t blob_cache_bytes = limits::kBlobCacheBytesDefault;  // hot memory
   int gpu_count_max = limits::kGpuCountMax;                    // of a program that can run on this server
+  uint64_t queued_requests_max = limits::kQueuedRequestsMax;
+  uint64_t queued_requests_of_client_max = limits::kQueuedRequestsOfClientMax;
 };
 
 /// Who wants a request to end.
@@ -149,7 +151,7 @@ class Store : public Lookups {
   // --- gateway ---
 
   /// Errors: kParse (a blob has not the length that a tensor demands), kConflict (the id is taken by another program or
-  /// owner), kBusy (disk full), kEngine.
+  /// owner), kBusy (the queue or the disk is full), kRateLimited (the queue has enough of this client), kEngine.
   virtual void admit(Submission submission, std::function<void(Result<Admission>)> done) = 0;
 
   /// Calls `done` once with the answer, at once if the request is terminal already. kNotFound for an unknown id, kGone

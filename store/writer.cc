@@ -14,8 +14,9 @@ constexpr size_t kBatchBytesMax = limits::kMiB;
 
 }  // namespace
 
-Result<std::unique_ptr<Writer>> Writer::create(Database& database, Operation last, std::function<void()> after_batch) {
-  std::unique_ptr<Writer> writer(new Writer(database, std::move(last), std::move(after_batch)));
+Result<std::unique_ptr<Writer>> Writer::create(Database& database, UndoLog& undo_log, Operation last,
+                                               std::function<void()> after_batch) {
+  std::unique_ptr<Writer> writer(new Writer(database, undo_log, std::move(last), std::move(after_batch)));
   const std::pair<Statement*, const char*> statements[] = {
       {&writer->begin_, "BEGIN IMMEDIATE"},         {&writer->commit_, "COMMIT"},
       {&writer->savepoint_, "SAVEPOINT operation"}, {&writer->release_, "RELEASE operation"},
@@ -101,6 +102,7 @@ void Writer::commit(std::span<Operation> batch) {
   Status committed;
   if (all_applied) committed = commit_.execute();
   if (all_applied && committed) {
+    undo_log_.forget();
     for (size_t i = 0; i < batch.size(); ++i) {
       if (results[i]) {
         (*results[i])();
@@ -110,6 +112,7 @@ void Writer::commit(std::span<Operation> batch) {
     }
     return;
   }
+  undo_log_.undo_to(0);
   // The disk is full: the transaction is lost as a whole, but its small operations may still find room one by one.
   if (database_.in_transaction()) {
     if (auto undone = database_.execute("ROLLBACK"); !undone) spdlog::warn("ROLLBACK: {}", undone.error().message);
@@ -135,12 +138,14 @@ bool Writer::apply(std::span<Operation> batch, std::vector<Result<AfterCommit>>&
 
 Result<Writer::AfterCommit> Writer::apply_in_savepoint(Operation& operation) {
   if (auto marked = savepoint_.execute(); !marked) return fail(marked.error());
+  const size_t mark = undo_log_.mark();
   Result<AfterCommit> result = operation.apply();
   if (result) {
     auto released = release_.execute();
     if (released) return result;
     result = fail(released.error());
   }
+  undo_log_.undo_to(mark);
   if (!database_.in_transaction()) return result;
   // The reason for which it failed is what its caller hears, whatever happens to the undoing.
   if (!undo_.execute() || !release_.execute()) (void)database_.execute("ROLLBACK");

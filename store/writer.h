@@ -19,6 +19,7 @@
 #include "base/error.h"
 #include "base/mutex.h"
 #include "store/sqlite.h"
+#include "store/undo_log.h"
 
 namespace kcoral::store {
 
@@ -27,8 +28,8 @@ class Writer {
   using AfterCommit = std::function<void()>;
 
   struct Operation {
-    /// Changes rows, and nothing but rows: it runs again if the transaction around it is lost. What it returns runs
-    /// after the commit.
+    /// Changes rows, and in memory what the undo log can take back: it runs again if the transaction around it is lost.
+    /// What it returns runs after the commit.
     std::function<Result<AfterCommit>()> apply;
     /// Instead of AfterCommit, when nothing of the operation remains.
     std::function<void(const Error&)> failed;
@@ -39,8 +40,10 @@ class Writer {
   enum class Urgency { kNow, kRelaxed };
 
   /// `last` ends each batch: what follows from the operations before it, in their transaction. `after_batch` runs after
-  /// the callbacks of each batch.
-  static Result<std::unique_ptr<Writer>> create(Database& database, Operation last, std::function<void()> after_batch);
+  /// the callbacks of each batch. `undo_log`, which the writer's thread alone uses from here on, follows the
+  /// transactions.
+  static Result<std::unique_ptr<Writer>> create(Database& database, UndoLog& undo_log, Operation last,
+                                                std::function<void()> after_batch);
   ~Writer();
 
   void submit(Operation operation, Urgency urgency = Urgency::kNow);
@@ -49,8 +52,8 @@ class Writer {
   void close();
 
  private:
-  Writer(Database& database, Operation last, std::function<void()> after_batch)
-      : database_(database), last_(std::move(last)), after_batch_(std::move(after_batch)) {}
+  Writer(Database& database, UndoLog& undo_log, Operation last, std::function<void()> after_batch)
+      : database_(database), undo_log_(undo_log), last_(std::move(last)), after_batch_(std::move(after_batch)) {}
 
   void run();
   std::vector<Operation> next_batch();
@@ -59,6 +62,7 @@ class Writer {
   Result<AfterCommit> apply_in_savepoint(Operation& operation);
 
   Database& database_;
+  UndoLog& undo_log_;
   const Operation last_;
   const std::function<void()> after_batch_;
   Statement begin_;

@@ -175,7 +175,7 @@ class CrashTest : public testing::Test {
     ASSERT_TRUE(store->recover());
     uint64_t queued = 0;
     for (auto& [id, promised] : promised_) {
-      const auto row = store->find(id).value();
+      const auto row = status_in(*store, id);
       ASSERT_TRUE(row || !promised.admitted) << "lost: " << id.str();
       if (!row) continue;
       promised.admitted = true;
@@ -186,7 +186,7 @@ class CrashTest : public testing::Test {
     EXPECT_EQ(store->counts().in_progress, 0u);
   }
 
-  void check_request(Store& store, const RequestRow& row, Promised& promised) {
+  void check_request(Store& store, const RequestStatus& row, Promised& promised) {
     SCOPED_TRACE(row.request_id.str());
     EXPECT_LE(row.attempt, row.max_attempts);
     EXPECT_GE(row.attempt, promised.attempt);
@@ -204,7 +204,7 @@ class CrashTest : public testing::Test {
       EXPECT_TRUE(promised.finished.empty()) << "an outcome was lost";
       EXPECT_TRUE(promised.seen.empty()) << "an outcome was undone";
     }
-    const auto records = store.audit(row.request_id).value();
+    const auto records = audit_in(store, row.request_id).value();
     expect_sound_audit(records);
     const auto events = events_of(records);
     EXPECT_EQ(std::count(events.begin(), events.end(), "admitted"), 1);

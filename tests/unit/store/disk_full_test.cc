@@ -230,7 +230,7 @@ TEST_F(DiskFullTest, AFullDatabaseRefusesAndRecovers) {
     accepted.push_back(id);
   }
   EXPECT_LT(accepted.size(), 200u) << "the disk did not fill up";
-  for (const Uuid& id : accepted) EXPECT_TRUE(store_->find(id).value());
+  for (const Uuid& id : accepted) EXPECT_TRUE(status(id));
   EXPECT_EQ(store_->counts().queued, accepted.size());
   empty();
   const Submission last = submission();

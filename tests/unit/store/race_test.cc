@@ -162,8 +162,8 @@ class Crowd {
         if (!ids_.empty()) id = ids_[random() % ids_.size()];
       }
       if (id) {
-        expect_sound_audit(store_.audit(*id).value());
-        ASSERT_TRUE(store_.find(*id).value());
+        expect_sound_audit(audit_in(store_, *id).value());
+        ASSERT_TRUE(status_in(store_, *id));
       }
       (void)store_.counts();
     }
@@ -191,7 +191,7 @@ TEST_F(RaceTest, ACrowdOfSubmittersAndExecutors) {
     expect_sound_audit(records);
     const auto events = events_of(records);
     EXPECT_EQ(std::count(events.begin(), events.end(), "finished"), 1);
-    const int attempts = store_->find(id).value()->attempt;
+    const int attempts = status(id)->attempt;
     EXPECT_EQ(std::count(events.begin(), events.end(), "assigned"), attempts);
     EXPECT_EQ(std::count(events.begin(), events.end(), "requeued"), attempts - 1);
   }

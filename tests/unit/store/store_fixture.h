@@ -76,6 +76,18 @@ class Slot {
   std::future<T> future_ = promise_->get_future();
 };
 
+inline Result<RequestStatus> status_in(Store& store, const Uuid& id) {
+  Slot<Result<RequestStatus>> slot;
+  store.status(id, slot.setter());
+  return slot.get();
+}
+
+inline Result<std::vector<std::string>> audit_in(Store& store, const Uuid& id) {
+  Slot<Result<std::vector<std::string>>> slot;
+  store.audit(id, slot.setter());
+  return slot.get();
+}
+
 inline StagedBlob staged(std::string_view content) {
   return {Sha256::of(content), SealedMemory::copy_of(content).value()};
 }
@@ -166,7 +178,9 @@ class StoreFixture : public testing::Test {
   }
 
   void open(uint64_t blob_cache_bytes = limits::kBlobCacheBytesDefault) {
-    store_ = DurableStore::open({.data_dir = data_dir_, .blob_cache_bytes = blob_cache_bytes}, clock_).value();
+    config_.data_dir = data_dir_;
+    config_.blob_cache_bytes = blob_cache_bytes;
+    store_ = DurableStore::open(config_, clock_).value();
   }
   /// As a restart of the server does.
   void reopen(uint64_t blob_cache_bytes = limits::kBlobCacheBytesDefault) {
@@ -216,13 +230,30 @@ class StoreFixture : public testing::Test {
     store_->watch(id, slot.setter());
     return slot.get();
   }
-  schema::State state_of(const Uuid& id) { return store_->find(id).value().value().state; }
-  std::vector<std::string> audit(const Uuid& id) { return store_->audit(id).value(); }
+  Result<RequestStatus> status(const Uuid& id) { return status_in(*store_, id); }
+  schema::State state_of(const Uuid& id) { return status(id).value().state; }
+  std::vector<std::string> audit(const Uuid& id) { return audit_in(*store_, id).value(); }
+  Result<schema::State> cancel(const Uuid& id, CancelBy by = CancelBy::kClient) {
+    Slot<Result<schema::State>> slot;
+    store_->cancel(id, by, slot.setter());
+    return slot.get();
+  }
+  Result<OutputPiece> output(const Uuid& id, OutputStream stream = OutputStream::kStdout, uint64_t offset = 0) {
+    Slot<Result<OutputPiece>> slot;
+    store_->output(id, stream, offset, slot.setter());
+    return slot.get();
+  }
+  HistoryPage history(const HistoryQuery& query = {}) {
+    Slot<Result<HistoryPage>> slot;
+    store_->history(query, slot.setter());
+    return slot.get().value();
+  }
 
   TempDir dir_;
   const std::string data_dir_ = dir_.path() + "/data";
   const std::string content_dir_ = data_dir_ + "/content";
   FakeClock clock_;
+  StoreConfig config_;
   TestPool pool_;
   std::unique_ptr<DurableStore> store_;
 };

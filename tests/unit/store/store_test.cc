@@ -73,7 +73,7 @@ TEST_F(StoreTest, ARequestGoesAllTheWay) {
   ASSERT_TRUE(finish(claimed->fence, std::move(ended)));
 
   EXPECT_EQ(watched.get().value(), sent_answer) << "a watcher gets the very object";
-  const RequestRow row = store_->find(id).value().value();
+  const RequestStatus row = status(id).value();
   EXPECT_EQ(row.state, State::kCompleted);
   EXPECT_EQ(row.owner, "token-a");
   EXPECT_EQ(row.client, "tester");
@@ -108,8 +108,8 @@ TEST_F(StoreTest, ARequestGoesAllTheWay) {
 
 TEST_F(StoreTest, AnUnknownIdIsNotFound) {
   EXPECT_EQ(watch(Uuid::random()).error().kind, ErrorKind::kNotFound);
-  EXPECT_FALSE(store_->find(Uuid::random()).value());
-  EXPECT_EQ(store_->audit(Uuid::random()).error().kind, ErrorKind::kNotFound);
+  EXPECT_EQ(status(Uuid::random()).error().kind, ErrorKind::kNotFound);
+  EXPECT_EQ(audit_in(*store_, Uuid::random()).error().kind, ErrorKind::kNotFound);
   EXPECT_EQ(finish({Uuid::random(), 1}, completion(answer("{}"))).error().kind, ErrorKind::kNotFound);
   EXPECT_FALSE(claim());
 }
@@ -178,7 +178,7 @@ TEST_F(StoreTest, ACacheMissConsumesNothingAndKeepsWhatWasStaged) {
   ASSERT_TRUE(admission);
   EXPECT_EQ(admission->kind, Admission::Kind::kCacheMiss);
   EXPECT_THAT(admission->missing, ElementsAre(missing_one.sha256, missing_two.sha256)) << "in program order";
-  EXPECT_FALSE(store_->find(sent.request_id).value());
+  EXPECT_EQ(status(sent.request_id).error().kind, ErrorKind::kNotFound);
   EXPECT_EQ(store_->counts().queued, 0u);
 
   reopen();
@@ -206,7 +206,7 @@ TEST_F(StoreTest, ABlobMustHaveTheLengthThatATensorDemands) {
   sent.program.instructions[0].id = "x";
   sent.program.tensor_lengths = {{.instruction = 0, .blob = blob.sha256, .bytes = 12}};
   EXPECT_EQ(admit(sent).error().kind, ErrorKind::kParse);
-  EXPECT_FALSE(store_->find(sent.request_id).value());
+  EXPECT_EQ(status(sent.request_id).error().kind, ErrorKind::kNotFound);
   sent.program.tensor_lengths[0].bytes = 8;
   EXPECT_EQ(admit(sent)->kind, Admission::Kind::kAdmitted);
 }
@@ -243,7 +243,7 @@ TEST_F(StoreTest, AnIdleExecutorIsGivenARequestInTheCommitThatAdmitsIt) {
   store_->serve(pool_);
   const Uuid id = admitted(submission());
   EXPECT_EQ(state_of(id), State::kAssigned) << "before anybody else could see it queued";
-  EXPECT_EQ(store_->find(id).value()->executor, "executor-7");
+  EXPECT_EQ(status(id)->executor, "executor-7");
   EXPECT_FALSE(claim({"executor-8", 88}));
 }
 
@@ -255,7 +255,7 @@ TEST_F(StoreTest, ARequestThatIsQueuedAgainGoesToWhoeverIsIdle) {
   pool_.offer({"executor-7", 77});
   ASSERT_TRUE(abandon(fence, "executor died"));
   EXPECT_EQ(state_of(id), State::kAssigned);
-  EXPECT_EQ(store_->find(id).value()->executor, "executor-7");
+  EXPECT_EQ(status(id)->executor, "executor-7");
 }
 
 TEST_F(StoreTest, ExecutorsForSeveralGpusTakeOnlyWhatNeedsThem) {
@@ -329,7 +329,7 @@ TEST_F(StoreTest, AnAbandonedRequestIsQueuedAgainAndThenInterrupted) {
   EXPECT_EQ(read->http_status, 500);
   EXPECT_THAT(read->document, HasSubstr("executor 1 was killed"));
   EXPECT_THAT(read->document, HasSubstr(R"("engine")"));
-  const RequestRow row = store_->find(id).value().value();
+  const RequestStatus row = status(id).value();
   EXPECT_EQ(row.error_kind, "engine");
   EXPECT_THAT(row.error_message, HasSubstr("executor 1 was killed"));
   reopen();
@@ -364,7 +364,7 @@ TEST_F(StoreTest, OnlyAQueuedRequestIsRejected) {
   store_->reject_if_queued(queued, busy, "no executor was free");
   EXPECT_EQ(watched.get().value(), busy);
   EXPECT_EQ(state_of(queued), State::kRejected);
-  EXPECT_EQ(store_->find(queued).value()->error_kind, "busy");
+  EXPECT_EQ(status(queued)->error_kind, "busy");
   EXPECT_EQ(state_of(running), State::kAssigned);
   EXPECT_FALSE(claim());
   ASSERT_TRUE(finish(fence, completion(answer("{}"))));
@@ -407,7 +407,7 @@ TEST_F(StoreTest, AShortageLeavesTheRequestQueuedWithAllItsAttempts) {
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().kind, ErrorKind::kEnvironment);
   EXPECT_EQ(state_of(id), State::kQueued);
-  EXPECT_EQ(store_->find(id).value()->attempt, 0);
+  EXPECT_EQ(status(id)->attempt, 0);
   EXPECT_EQ(store_->counts().queued, 2u);
   EXPECT_EQ(store_->counts().in_progress, 0u);
 
@@ -434,7 +434,7 @@ TEST_F(StoreTest, AShortageThatStaysFailsTheRequestAndLetsOthersPass) {
   ASSERT_FALSE(claim_without_descriptors()) << "the next one meets the same shortage, for the first time";
   EXPECT_EQ(state_of(id), State::kFailed);
   EXPECT_EQ(state_of(next), State::kQueued);
-  const RequestRow row = **store_->find(id);
+  const RequestStatus row = status(id).value();
   EXPECT_EQ(row.error_kind, info(ErrorKind::kEnvironment).wire_name);
   EXPECT_THAT(row.error_message, HasSubstr("cannot be read"));
   EXPECT_EQ(store_->counts().queued, 1u);

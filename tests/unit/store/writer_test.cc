@@ -19,7 +19,7 @@ class WriterTest : public testing::Test {
     ASSERT_TRUE(database_->execute("PRAGMA journal_mode=WAL; CREATE TABLE t (n INTEGER NOT NULL, text TEXT) STRICT"));
     database_->make_io_errors_fatal();
     insert_ = database_->prepare("INSERT INTO t VALUES (?, ?)").value();
-    writer_ = Writer::create(*database_,
+    writer_ = Writer::create(*database_, undo_log_,
                              {.apply = [this]() -> Result<Writer::AfterCommit> { return Writer::AfterCommit([] {}); },
                               .failed = [](const Error&) {}},
                              [this] { ++batches_; })
@@ -73,6 +73,7 @@ class WriterTest : public testing::Test {
   std::vector<std::string> log_;  // the writer's thread; read once it is closed
   bool in_transaction_ = false;
   std::atomic<int> batches_{0};
+  UndoLog undo_log_;
   std::unique_ptr<Writer> writer_;
 };
 

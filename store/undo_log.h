@@ -1,0 +1,32 @@
+// Changes in memory that follow rows: undone when the transaction, or the savepoint, around those is.
+//
+// Belongs to the writer's thread.
+#pragma once
+
+#include <functional>
+#include <utility>
+#include <vector>
+
+namespace kcoral::store {
+
+class UndoLog {
+ public:
+  /// `undo` takes back what was just changed.
+  void add(std::function<void()> undo) { undos_.push_back(std::move(undo)); }
+
+  size_t mark() const { return undos_.size(); }
+  /// Takes back, the last first, what was changed since `mark`.
+  void undo_to(size_t mark) {
+    while (undos_.size() > mark) {
+      undos_.back()();
+      undos_.pop_back();
+    }
+  }
+  /// The rows are committed.
+  void forget() { undos_.clear(); }
+
+ private:
+  std::vector<std::function<void()>> undos_;
+};
+
+}  // namespace kcoral::store
