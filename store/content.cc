@@ -173,6 +173,13 @@ Status Content::put_records(std::span<const StoredRecord> records) {
   return engine_->write(batch, "storing audit records");
 }
 
+Status Content::drop_records(const Uuid& request_id) {
+  const std::string prefix(raw(request_id));
+  rocksdb::WriteBatch batch;
+  batch.DeleteRange(engine_->family(kAudit), prefix, prefix + std::string(8, '\xff'));
+  return engine_->write(batch, "removing audit records");
+}
+
 Result<std::vector<StoredRecord>> Content::records(const Uuid& request_id) {
   const std::string prefix(raw(request_id));
   const auto entries = engine_->iterate(kAudit);

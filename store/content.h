@@ -90,6 +90,7 @@ class Content {
   Status drop_artifacts(const Uuid& request_id);
 
   Status put_records(std::span<const StoredRecord> records);
+  Status drop_records(const Uuid& request_id);
   /// In the order of `seq`.
   Result<std::vector<StoredRecord>> records(const Uuid& request_id);
 

@@ -204,7 +204,7 @@ void DurableStore::undo_claim(PutBack put_back, InFlight::Token token, std::func
                     return AfterCommit([this, shared, cancelled, done, token, undone = *undone] {
                       if (undone == RequestTable::GivenUp::kCancelled) {
                         --queued_;
-                        on_ended(shared->fence.request_id, cancelled->completion.answer);
+                        on_ended(shared->fence.request_id, *cancelled);
                       }
                       done();
                     });

@@ -92,6 +92,10 @@ Status DurableStore::open_parts(const StoreConfig& config) {
   if (auto synced = data_dir_.sync(); !synced) return synced;
   blobs_ = std::make_unique<Blobs>(*content_, config.blob_cache_bytes);
 
+  auto retention = Retention::create(config.retention, *database_, *readers_, *content_, clock_);
+  if (!retention) return fail(retention.error());
+  retention_ = std::move(*retention);
+
   syncer_ = std::make_unique<Syncer>(*content_);
   intake_ = std::make_unique<ThreadPool>(kIntakeThreads, "store-intake");
   service_ = std::make_unique<ThreadPool>(kServiceThreads, "store-service");
@@ -115,6 +119,7 @@ void DurableStore::close() {
   if (std::exchange(closed_, true)) return;
   in_flight_.close_and_wait();
   // Any part may be missing if opening failed.
+  if (retention_) retention_->close();
   if (copier_) copier_->close();
   if (writer_) writer_->close();
   if (service_) {
@@ -412,7 +417,7 @@ void DurableStore::commit_ending(const EndingPtr& ending) {
                      if (!changed) return fail(changed.error());
                      return AfterCommit([this, ending, was_queued] {
                        --(was_queued ? queued_ : in_progress_);
-                       on_ended(ending->fence.request_id, ending->ended.completion.answer);
+                       on_ended(ending->fence.request_id, ending->ended);
                        ending->done({});
                      });
                    },
@@ -424,10 +429,11 @@ void DurableStore::commit_ending(const EndingPtr& ending) {
                    .bytes = bytes});
 }
 
-void DurableStore::on_ended(const Uuid& request_id, const AnswerPtr& answer) {
+void DurableStore::on_ended(const Uuid& request_id, const Ended& ended) {
   put_backs_.erase(request_id);
   outputs_.forget(request_id);
-  watches_.fire_all(request_id, answer);
+  retention_->note_kept(kept_bytes(ended));
+  watches_.fire_all(request_id, ended.completion.answer);
 }
 
 /// An answer that no row came to refer to.
@@ -468,7 +474,7 @@ void DurableStore::give_up(const Fence& fence, std::string reason, State gap_fro
                       outputs_.forget(ending->fence.request_id);
                       if (given_up == RequestTable::GivenUp::kQueued) ++queued_;
                       if (given_up == RequestTable::GivenUp::kCancelled) {
-                        on_ended(ending->fence.request_id, cancelled->completion.answer);
+                        on_ended(ending->fence.request_id, *cancelled);
                       }
                       ending->done({});
                     });
@@ -491,7 +497,7 @@ void DurableStore::cancel(const Uuid& request_id, CancelBy by, std::function<voi
                      return AfterCommit([this, request_id, if_queued, done, cancelled = *cancelled] {
                        if (cancelled.has_ended) {
                          --queued_;
-                         on_ended(request_id, if_queued->completion.answer);
+                         on_ended(request_id, *if_queued);
                        }
                        if (cancelled.to_end) end_run(*cancelled.to_end);
                        done(cancelled.state);
@@ -529,12 +535,14 @@ Status DurableStore::recover() {
   if (auto swept = sweep_answers(unfinished); !swept) return swept;
   if (auto abandoned = abandon_all(unfinished, token); !abandoned) return abandoned;
   if (auto rejected = reject_too_large(unfinished, token); !rejected) return rejected;
+  retention_->start(*writer_);
   return copier_->drain();
 }
 
 /// Answers that were stored just before a crash kept their row from referring to them.
 Status DurableStore::sweep_answers(const std::vector<Reader::Unfinished>& unfinished) {
   for (const Reader::Unfinished& request : unfinished) {
+    if (request.state == State::kQueued) continue;  // it has none: it was swept before it was queued again
     if (auto dropped = content_->drop_artifacts(request.fence.request_id); !dropped) return dropped;
   }
   return {};

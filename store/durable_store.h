@@ -29,6 +29,7 @@
 #include "store/program_text.h"
 #include "store/reader.h"
 #include "store/request_table.h"
+#include "store/retention.h"
 #include "store/store.h"
 #include "store/syncer.h"
 #include "store/thread_pool.h"
@@ -61,6 +62,8 @@ class DurableStore final : public Store {
   void abandon(const Fence& fence, std::string reason, std::function<void(Status)> done) override;
 
   Status recover() override;
+  /// Removes at once what is due, instead of now and then. Blocks.
+  Status prune() { return retention_->prune(); }
   Counts counts() const override;
 
   void status(const Uuid& request_id, std::function<void(Result<RequestStatus>)> done) override;
@@ -150,7 +153,7 @@ class DurableStore final : public Store {
   /// Makes the row say so; the counts do already.
   void undo_claim(PutBack put_back, InFlight::Token token, std::function<void()> done);
   /// As the table did it in the transaction that was committed.
-  void on_ended(const Uuid& request_id, const AnswerPtr& answer);
+  void on_ended(const Uuid& request_id, const Ended& ended);
   /// Tells the pool, or whoever loads the claim.
   void end_run(const Fence& fence);
   /// Submits what may make a request claimable.
@@ -206,6 +209,7 @@ class DurableStore final : public Store {
   std::unique_ptr<ThreadPool> service_;
   std::unique_ptr<ThreadPool> lookups_;
   std::unique_ptr<AuditCopier> copier_;
+  std::unique_ptr<Retention> retention_;
 };
 
 }  // namespace kcoral::store

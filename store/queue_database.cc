@@ -12,10 +12,11 @@ constexpr const char* kApplicationId = "1801679468";  // "kcrl": tells our files
 // Times are microseconds since the epoch. States and codecs are the values of schema/state.h and program_text.h.
 // requests.seq is the order of submission. audit_next is the number of the request's next audit record, audit_us the
 // time of its last: a clock that is set back does not make the records run backwards. answer_id names the artifact
-// (content.h); 0 if the answer is in `answers`. What a run without such an answer had
-// printed is in `outputs` (streams are the values of lookups.h). The program's text has a table of its own, so that the
-// rows which every step rewrites stay short. outbox.records holds one or more records with consecutive numbers from
-// first_seq, separated by U+001E.
+// (content.h); 0 if the answer is in `answers`, null once it was pruned; kept_bytes is
+// what it and its output take. `doomed` names content that no row refers to any more and that is still to be removed.
+// What a run without such an answer had printed is in `outputs` (streams are the values of lookups.h). The program's
+// text has a table of its own, so that the rows which every step rewrites stay short. outbox.records holds one or more
+// records with consecutive numbers from first_seq, separated by U+001E.
 constexpr std::array<const char*, 1> kMigrations = {R"sql(
   CREATE TABLE requests (
     seq INTEGER PRIMARY KEY,
@@ -50,6 +51,7 @@ constexpr std::array<const char*, 1> kMigrations = {R"sql(
     lease_held_ms REAL,
     results_summary TEXT NOT NULL DEFAULT '[]',
     answer_id INTEGER,
+    kept_bytes INTEGER NOT NULL DEFAULT 0,
     audit_next INTEGER NOT NULL,
     audit_us INTEGER NOT NULL
   ) STRICT;
@@ -57,6 +59,7 @@ constexpr std::array<const char*, 1> kMigrations = {R"sql(
   CREATE INDEX requests_by_client ON requests (client, submitted_us, seq);
   CREATE INDEX requests_queued ON requests (submitted_us, seq) WHERE state = 0;
   CREATE INDEX requests_in_progress ON requests (state) WHERE state IN (1, 2);
+  CREATE INDEX requests_kept ON requests (finished_us, seq, kept_bytes) WHERE kept_bytes > 0;
   CREATE INDEX requests_ended ON requests (state, submitted_us, seq) WHERE state > 2;
 
   CREATE TABLE request_labels (
@@ -95,6 +98,13 @@ constexpr std::array<const char*, 1> kMigrations = {R"sql(
     digest BLOB NOT NULL,
     PRIMARY KEY (seq, position)
   ) STRICT, WITHOUT ROWID;
+
+  CREATE TABLE doomed (
+    id INTEGER PRIMARY KEY,
+    request_id BLOB NOT NULL,
+    answer_id INTEGER NOT NULL,
+    with_audit INTEGER NOT NULL
+  ) STRICT;
 
   CREATE TABLE outbox (
     id INTEGER PRIMARY KEY,

@@ -118,6 +118,12 @@ Result<std::unique_ptr<Reader>> Reader::open(const std::string& path) {
       {&reader->outbox_after_,
        "SELECT id, request_id, first_seq, records FROM outbox WHERE id > ? ORDER BY id LIMIT ?"},
       {&reader->outbox_of_, "SELECT id, request_id, first_seq, records FROM outbox WHERE request_id = ? ORDER BY id"},
+      {&reader->ended_before_,
+       "SELECT seq FROM requests WHERE submitted_us < ? AND state > 2 AND NOT EXISTS"
+       " (SELECT 1 FROM outbox WHERE outbox.request_id = requests.request_id) ORDER BY submitted_us, seq LIMIT ?"},
+      {&reader->kept_longest_,
+       "SELECT seq, kept_bytes FROM requests WHERE kept_bytes > 0 ORDER BY finished_us, seq LIMIT ?"},
+      {&reader->doomed_, "SELECT id, request_id, answer_id, with_audit FROM doomed ORDER BY id LIMIT ?"},
       {&reader->unfinished_,
        "SELECT request_id, attempt, state, gpu_count FROM requests WHERE state = 0 UNION ALL"
        " SELECT request_id, attempt, state, gpu_count FROM requests WHERE state IN (1, 2)"},
@@ -238,6 +244,42 @@ Result<std::vector<Reader::OutboxRow>> Reader::outbox_after(int64_t id, int coun
 
 Result<std::vector<Reader::OutboxRow>> Reader::outbox_of(const Uuid& request_id) {
   return outbox_rows(outbox_of_.query(request_id));
+}
+
+Result<std::vector<int64_t>> Reader::ended_before(WallTime time, int count_max) {
+  std::vector<int64_t> rows;
+  Cursor cursor = ended_before_.query(time.time_since_epoch().count(), count_max);
+  for (;;) {
+    auto found = cursor.next();
+    if (!found) return fail(found.error());
+    if (!*found) return rows;
+    rows.push_back(cursor.integer(0));
+  }
+}
+
+Result<std::vector<std::pair<int64_t, uint64_t>>> Reader::kept_longest(int count_max) {
+  std::vector<std::pair<int64_t, uint64_t>> rows;
+  Cursor cursor = kept_longest_.query(count_max);
+  for (;;) {
+    auto found = cursor.next();
+    if (!found) return fail(found.error());
+    if (!*found) return rows;
+    rows.emplace_back(cursor.integer(0), static_cast<uint64_t>(cursor.integer(1)));
+  }
+}
+
+Result<std::vector<Reader::Doomed>> Reader::doomed(int count_max) {
+  std::vector<Doomed> rows;
+  Cursor cursor = doomed_.query(count_max);
+  for (;;) {
+    auto found = cursor.next();
+    if (!found) return fail(found.error());
+    if (!*found) return rows;
+    rows.push_back({.id = cursor.integer(0),
+                    .request_id = cursor.uuid(1),
+                    .answer_id = static_cast<ContentId>(cursor.integer(2)),
+                    .with_audit = cursor.integer(3) != 0});
+  }
 }
 
 Result<std::vector<Reader::Unfinished>> Reader::unfinished() {

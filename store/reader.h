@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -69,6 +70,20 @@ class Reader {
   Result<std::vector<OutboxRow>> outbox_after(int64_t id, int count_max);
   Result<std::vector<OutboxRow>> outbox_of(const Uuid& request_id);
 
+  // What retention looks for.
+  /// Requests that have ended and were submitted before `time`, the oldest first, without those whose audit is still to
+  /// be copied.
+  Result<std::vector<int64_t>> ended_before(WallTime time, int count_max);
+  /// Answers in the order in which they came, with their sizes.
+  Result<std::vector<std::pair<int64_t, uint64_t>>> kept_longest(int count_max);
+  struct Doomed {
+    int64_t id = 0;
+    Uuid request_id;
+    ContentId answer_id = 0;
+    bool with_audit = false;  // its audit, otherwise its answer
+  };
+  Result<std::vector<Doomed>> doomed(int count_max);
+
   struct Unfinished {
     Fence fence;
     schema::State state = schema::State::kQueued;
@@ -91,6 +106,9 @@ class Reader {
   Statement blobs_;
   Statement outbox_after_;
   Statement outbox_of_;
+  Statement ended_before_;
+  Statement kept_longest_;
+  Statement doomed_;
   Statement unfinished_;
 };
 

@@ -29,6 +29,14 @@ Result<Admission::Kind> admission_of_known_id(const Submission& submission, std:
   return Admission::Kind::kAttached;
 }
 
+uint64_t kept_bytes(const Ended& ended) {
+  const auto* small = std::get_if<SmallAnswer>(&ended.answer);
+  uint64_t bytes =
+      small != nullptr ? small->header.size() + small->content.size() : ended.completion.answer->body_bytes();
+  for (const auto& [stream, text] : ended.captured) bytes += text.size();
+  return bytes;
+}
+
 Ended cancelled_end(const Uuid& request_id, std::string reason) {
   Ended ended;
   const Error error{ErrorKind::kCancelled, reason};
@@ -72,8 +80,8 @@ Status RequestTable::prepare() {
       {&audit_, "UPDATE requests SET audit_next = ?, audit_us = ? WHERE seq = ?"},
       {&finish_,
        "UPDATE requests SET state = ?, finished_us = ?, error_kind = ?, error_message = ?, queue_ms = ?,"
-       " elapsed_ms = ?, lease_wait_ms = ?, lease_held_ms = ?, results_summary = ?, answer_id = ?, audit_next = ?,"
-       " audit_us = ? WHERE seq = ?"},
+       " elapsed_ms = ?, lease_wait_ms = ?, lease_held_ms = ?, results_summary = ?, answer_id = ?, kept_bytes = ?,"
+       " audit_next = ?, audit_us = ? WHERE seq = ?"},
       {&insert_answer_, "INSERT INTO answers (seq, header, content) VALUES (?, ?, ?)"},
       {&insert_output_, "INSERT INTO outputs (seq, stream, codec, bytes, text) VALUES (?, ?, ?, ?, ?)"},
       {&requeue_,
@@ -384,10 +392,11 @@ Status RequestTable::finish_row(Row& row, const Ended& ended, WallTime now) {
     if (!inserted) return inserted;
   }
   const schema::OutcomeTimes& times = completion.times;
-  auto finished = finish_.execute(
-      static_cast<int>(completion.state), microseconds(now), completion.error_kind, completion.error_message,
-      times.queue_ms, times.elapsed_ms, times.lease_wait_ms, times.lease_held_ms, completion.results_summary,
-      small != nullptr ? 0 : std::get<ContentId>(ended.answer), row.audit.next_seq, row.audit.last_us, row.seq);
+  auto finished = finish_.execute(static_cast<int>(completion.state), microseconds(now), completion.error_kind,
+                                  completion.error_message, times.queue_ms, times.elapsed_ms, times.lease_wait_ms,
+                                  times.lease_held_ms, completion.results_summary,
+                                  small != nullptr ? 0 : std::get<ContentId>(ended.answer), kept_bytes(ended),
+                                  row.audit.next_seq, row.audit.last_us, row.seq);
   if (!finished) return finished;
   if (row.state == State::kQueued) {
     remove(row.item);

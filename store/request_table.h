@@ -36,6 +36,9 @@ struct Ended {
   CapturedOutput captured;  // of a run whose answer does not have it
 };
 
+/// What an end takes of the capacity for answers.
+uint64_t kept_bytes(const Ended& ended);
+
 /// The end of a request that is cancelled while nothing of it runs.
 Ended cancelled_end(const Uuid& request_id, std::string reason);
 

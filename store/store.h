@@ -129,12 +129,19 @@ struct Counts {
   uint64_t in_progress = 0;  // assigned or running
 };
 
+/// How long, and how much of, what has ended is kept. Blobs are no part of this.
+struct RetentionBounds {
+  std::optional<std::chrono::hours> history;   // since submission; none: for ever
+  std::optional<uint64_t> artifact_bytes_max;  // of all answers together; none: whatever the disk has room for
+};
+
 struct StoreConfig {
   std::string data_dir;
   uint64_t blob_cache_bytes = limits::kBlobCacheBytesDefault;  // hot memory
   int gpu_count_max = limits::kGpuCountMax;                    // of a program that can run on this server
   uint64_t queued_requests_max = limits::kQueuedRequestsMax;
   uint64_t queued_requests_of_client_max = limits::kQueuedRequestsOfClientMax;
+  RetentionBounds retention = {};
 };
 
 /// Who wants a request to end.
