@@ -130,6 +130,9 @@ class EventLog : public ExecutorEvents {
   void on_records(std::vector<RunRecord> records) override {
     note([&]() KCORAL_REQUIRES(mutex_) { records_.insert(records_.end(), records.begin(), records.end()); });
   }
+  void on_output(OutputStream stream, std::shared_ptr<const UniqueFd> memory) override {
+    note([&]() KCORAL_REQUIRES(mutex_) { outputs_.emplace_back(stream, std::move(memory)); });
+  }
   void on_lease_asked(const LeaseAsk& ask) override {
     note([&]() KCORAL_REQUIRES(mutex_) { asks_.push_back(ask); });
     on_ask(ask);
@@ -179,6 +182,9 @@ class EventLog : public ExecutorEvents {
   bool wait_for_running(size_t count) {
     return wait([&]() KCORAL_REQUIRES(mutex_) { return pids_.size() >= count; });
   }
+  bool wait_for_output(size_t count) {
+    return wait([&]() KCORAL_REQUIRES(mutex_) { return outputs_.size() >= count; });
+  }
   bool wait_for_outcome(size_t count) {
     return wait([&]() KCORAL_REQUIRES(mutex_) { return reports_.size() >= count; });
   }
@@ -212,6 +218,11 @@ class EventLog : public ExecutorEvents {
   int last_pid() {
     const MutexLock lock(mutex_);
     return pids_.back();
+  }
+  using Output = std::pair<OutputStream, std::shared_ptr<const UniqueFd>>;
+  std::vector<Output> outputs() {
+    const MutexLock lock(mutex_);
+    return outputs_;
   }
   RunReport last_report() {
     const MutexLock lock(mutex_);
@@ -256,6 +267,7 @@ class EventLog : public ExecutorEvents {
   ExecutorInfo info_ KCORAL_GUARDED_BY(mutex_);
   std::vector<int> pids_ KCORAL_GUARDED_BY(mutex_);
   std::vector<RunRecord> records_ KCORAL_GUARDED_BY(mutex_);
+  std::vector<Output> outputs_ KCORAL_GUARDED_BY(mutex_);
   std::vector<RunReport> reports_ KCORAL_GUARDED_BY(mutex_);
   std::vector<LeaseAsk> asks_ KCORAL_GUARDED_BY(mutex_);
   std::vector<std::pair<uint64_t, bool>> ended_leases_ KCORAL_GUARDED_BY(mutex_);
@@ -343,6 +355,20 @@ class SlotHarness {
   }
   void cancel(const Uuid& request_id) {
     thread_.call([&] { executor_->cancel(request_id); });
+  }
+  /// Takes nothing that the executor says before it is told.
+  void cancel_once(const Uuid& request_id, const std::function<bool()>& is_time) {
+    thread_.call([&] {
+      const SteadyTime end = Clock::system().now() + kTestWait;
+      while (!is_time() && Clock::system().now() < end) std::this_thread::yield();
+      executor_->cancel(request_id);
+    });
+  }
+  void begin_and_cancel(const Assignment& assignment) {
+    thread_.call([&] {
+      executor_->run(assignment);
+      executor_->cancel(assignment.request_id);
+    });
   }
   /// Runs one program to its outcome and until the slot is idle again.
   RunReport run(Assignment assignment) {
