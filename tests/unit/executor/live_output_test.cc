@@ -8,14 +8,6 @@ namespace {
 
 using testing::HasSubstr;
 
-/// All that stands there now.
-std::string text_in(const UniqueFd& memory) {
-  std::string text(1 << 20, '\0');
-  const ssize_t size = ::pread(memory.get(), text.data(), text.size(), 0);
-  text.resize(size < 0 ? 0 : static_cast<size_t>(size));
-  return text;
-}
-
 class LiveOutput : public DeviceTest {
  protected:
   static std::string print(const std::string& text, int fd = 1) {

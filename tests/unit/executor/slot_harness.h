@@ -26,6 +26,15 @@ namespace kcoral::executor {
 
 inline constexpr std::chrono::seconds kTestWait{60};
 
+inline bool wait_until(const std::function<bool()>& is_true) {
+  const SteadyTime end = Clock::system().now() + kTestWait;
+  while (!is_true()) {
+    if (Clock::system().now() > end) return false;
+    std::this_thread::yield();
+  }
+  return true;
+}
+
 /// An empty directory that is removed at the end.
 class TemporaryDirectory {
  public:
@@ -359,8 +368,7 @@ class SlotHarness {
   /// Takes nothing that the executor says before it is told.
   void cancel_once(const Uuid& request_id, const std::function<bool()>& is_time) {
     thread_.call([&] {
-      const SteadyTime end = Clock::system().now() + kTestWait;
-      while (!is_time() && Clock::system().now() < end) std::this_thread::yield();
+      EXPECT_TRUE(wait_until(is_time));
       executor_->cancel(request_id);
     });
   }
@@ -417,6 +425,14 @@ inline std::string part_text(const RunReport& report, size_t index) {
   const schema::Extent& extent = report.parts.at(index).extent;
   auto text = extent.memory->view();
   return text ? std::string(text->substr(extent.offset, extent.length)) : "?";
+}
+
+/// All that a run has printed to one stream by now.
+inline std::string text_in(const UniqueFd& memory) {
+  std::string text(1 << 20, '\0');
+  const ssize_t size = ::pread(memory.get(), text.data(), text.size(), 0);
+  text.resize(size < 0 ? 0 : static_cast<size_t>(size));
+  return text;
 }
 
 /// How many descriptors a process has open; 0 when it cannot be seen.
