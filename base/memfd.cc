@@ -72,6 +72,26 @@ Status MemoryWriter::append(std::span<const std::byte> bytes) {
   return {};
 }
 
+Result<std::string> MemoryWriter::content() const {
+  std::string content(size_bytes_, '\0');
+  for (size_t offset = 0; offset < content.size();) {
+    const ssize_t size =
+        ::pread(fd_.get(), content.data() + offset, content.size() - offset, static_cast<off_t>(offset));
+    if (size < 0 && errno == EINTR) continue;
+    if (size < 0) return fail_errno("read", "memfd");
+    KCORAL_CHECK(size > 0);
+    offset += static_cast<size_t>(size);
+  }
+  return content;
+}
+
+Result<UniqueFd> MemoryWriter::open_for_reading() const {
+  const std::string path = "/proc/self/fd/" + std::to_string(fd_.get());
+  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd) return fail_errno("open", path);
+  return fd;
+}
+
 Result<std::shared_ptr<const SealedMemory>> MemoryWriter::seal() && {
   if (::fcntl(fd_.get(), F_ADD_SEALS, kSeals | F_SEAL_SEAL) != 0) return fail_errno("seal", "memfd");
   return SealedMemory::adopt(std::move(fd_), size_bytes_);

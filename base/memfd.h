@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "base/error.h"
@@ -48,6 +49,10 @@ class MemoryWriter {
   Status append(std::span<const std::byte> bytes);
   Status append(std::string_view text) { return append(std::as_bytes(std::span(text))); }
   uint64_t size_bytes() const { return size_bytes_; }
+  /// A copy of what was written.
+  Result<std::string> content() const;
+  /// For somebody who reads along: what was written and what will be, with a position of its own. It cannot be written.
+  Result<UniqueFd> open_for_reading() const;
   Result<std::shared_ptr<const SealedMemory>> seal() &&;
 
  private:

@@ -17,8 +17,10 @@
 #include "base/clock.h"
 #include "base/memfd.h"
 #include "base/sha256.h"
+#include "base/unique_fd.h"
 #include "base/uuid.h"
 #include "executor/lease_ask.h"
+#include "executor/output_frame.h"
 #include "schema/outcome.h"
 
 namespace kcoral::executor {
@@ -67,6 +69,9 @@ class ExecutorEvents {
   /// The program's runtime has it now; `pid` as the host sees it (0 if it was gone before it could be asked for).
   virtual void on_running(int pid) = 0;
   virtual void on_records(std::vector<RunRecord> records) = 0;
+  /// The program prints: what is kept of that stream, its raw bytes, of which the first have come. The memory grows as
+  /// more does, until the outcome; it can only be read. Once for a stream at most, and before the outcome.
+  virtual void on_output(OutputStream stream, std::shared_ptr<const UniqueFd> memory) = 0;
   virtual void on_outcome(RunReport report) = 0;
   /// It waits for `grant_lease` or `deny_lease`, or withdraws.
   virtual void on_lease_asked(const LeaseAsk& ask) = 0;

@@ -103,6 +103,10 @@ class FakeExecutor : public Executor {
     post([this] { begin(); });
   }
 
+  /// The running program has begun to print, as the process would say.
+  void show_output(OutputStream stream, std::shared_ptr<const UniqueFd> memory) {
+    post([this, stream, memory = std::move(memory)] { events_->on_output(stream, memory); });
+  }
   /// Asks for a lease, or ends one, as the process would.
   void ask_lease(LeaseAsk ask) {
     post([this, ask = std::move(ask)] { events_->on_lease_asked(ask); });

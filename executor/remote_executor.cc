@@ -159,7 +159,11 @@ void RemoteExecutor::tell_device_holder(const Uuid& request_id) {
 }
 
 void RemoteExecutor::cancel(const Uuid& request_id) {
-  if (is_outcome_due_ && run_->request_id == request_id) channel_->send(frame_about(*run_, "cancel"));
+  if (!is_outcome_due_ || run_->request_id != request_id) return;
+  channel_->send(frame_about(*run_, "cancel"));
+  // Nothing is left to do but to end the program, whether it waits for a lease or not.
+  run_timeout_ = std::chrono::milliseconds(0);
+  watch_over_run(run_timeout_);
 }
 
 /// The executor keeps the deadline; this is for an executor that cannot. While a program waits for a lease its time
@@ -223,6 +227,7 @@ Status RemoteExecutor::take_frame_about_run(const std::string& type, Frame frame
   if (type == "quarantined") return take_quarantined(frame);
   if (!is_outcome_due_) return fail(ErrorKind::kEngine, "it comes after the outcome");
   if (type == "running") return take_running(frame);
+  if (type == "output") return take_output(std::move(frame));
   if (type == "outcome_data") return report_.on_outcome_data(std::move(frame));
   if (type == "outcome") return take_outcome(std::move(frame));
   return fail(ErrorKind::kEngine, "there is no such type");
@@ -261,6 +266,14 @@ Status RemoteExecutor::take_records(const Frame& frame) {
     records.push_back({WallTime(std::chrono::microseconds(static_cast<int64_t>(*at_us))), std::move(*members)});
   }
   events_->on_records(std::move(records));
+  return {};
+}
+
+Status RemoteExecutor::take_output(Frame frame) {
+  auto stream = output_stream_from(frame.body);
+  if (!stream) return fail(stream.error());
+  if (frame.fds.size() != 1) return fail(ErrorKind::kEngine, "output with {} descriptors", frame.fds.size());
+  events_->on_output(*stream, std::make_shared<const UniqueFd>(std::move(frame.fds[0])));
   return {};
 }
 

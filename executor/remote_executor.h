@@ -76,6 +76,7 @@ class RemoteExecutor : public Executor {
   Status take_idle(const Frame& frame);
   Status take_running(const Frame& frame);
   Status take_records(const Frame& frame);
+  Status take_output(Frame frame);
   Status take_outcome(Frame frame);
   Status take_lease_request(const Frame& frame);
   Status take_lease_end(const Frame& frame);
@@ -103,7 +104,7 @@ class RemoteExecutor : public Executor {
   bool is_quarantined_ = false;  // until it is idle again
   std::chrono::milliseconds pause_;
   std::optional<EventLoop::TimerId> restart_timer_;
-  std::chrono::milliseconds run_timeout_{};
+  std::chrono::milliseconds run_timeout_{};  // none is left of it once the run is cancelled
   std::optional<EventLoop::TimerId> run_timer_;
   std::optional<EventLoop::TimerId> rest_timer_;
   struct Lease {

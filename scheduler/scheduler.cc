@@ -14,9 +14,17 @@ Scheduler::Scheduler(std::vector<std::unique_ptr<executor::Executor>> executors,
                      SchedulerConfig config)
     : store_(store),
       loop_(loop),
-      roster_(config.order, [this](const std::string& slot, Result<std::optional<store::Claim>> claim) {
-        loop_.post([this, slot, claim = std::move(claim)]() mutable { on_claim(slot, std::move(claim)); });
-      }) {
+      roster_(
+          config.order,
+          [this](const std::string& slot, Result<std::optional<store::Claim>> claim) {
+            loop_.post([this, slot, claim = std::move(claim)]() mutable { on_claim(slot, std::move(claim)); });
+          },
+          [this](const store::Fence& fence) {
+            // Behind the claim, which its slot has by then, or has given back.
+            loop_.post([this, fence] {
+              for (auto& each : slots_) each->cancel(fence);
+            });
+          }) {
   KCORAL_CHECK(!executors.empty());
   KCORAL_CHECK(config.devices.empty() || config.clearance != nullptr);
   if (!config.devices.empty()) {

@@ -47,8 +47,13 @@ void Slot::run(store::Claim claim) {
   assignment.program = std::move(claim.program);
   for (store::StagedBlob& blob : claim.blobs) assignment.blobs.emplace_back(blob.sha256, std::move(blob.content));
   state_ = State::kRunning;
+  gpus_noted_.clear();
   given_back_.clear();
   executor_->run(std::move(assignment));
+}
+
+void Slot::cancel(const store::Fence& fence) {
+  if (state_ == State::kRunning && fence_ == fence) executor_->cancel(fence.request_id);
 }
 
 void Slot::give_up(const std::string& reason) {
@@ -73,6 +78,13 @@ void Slot::on_running(int pid) {
 void Slot::on_records(std::vector<executor::RunRecord> records) {
   for (executor::RunRecord& record : records) records_.push_back({record.at, std::move(record.members)});
   if (!flush_timer_) flush_timer_ = loop_.run_after(limits::kRecordsDelayScheduler, [this] { flush_records(); });
+}
+
+void Slot::on_output(executor::OutputStream stream, std::shared_ptr<const UniqueFd> memory) {
+  if (state_ != State::kRunning) return;
+  const bool is_stdout = stream == executor::OutputStream::kStdout;
+  store_.note_output(*fence_, is_stdout ? store::OutputStream::kStdout : store::OutputStream::kStderr,
+                     std::move(memory));
 }
 
 // --- leases ---
@@ -102,7 +114,13 @@ void Slot::grant(uint64_t id, const std::vector<int>& devices) {
   lease->second.devices = devices;
   const bool for_program = lease->second.for_program;
   executor_->grant_lease(id, devices);
-  if (for_program && fence_) owner_.on_devices_taken(*this, devices, fence_->request_id);
+  if (!for_program || !fence_) return;
+  // Most programs have one lease after another of the same devices.
+  if (devices != gpus_noted_) {
+    gpus_noted_ = devices;
+    store_.note_gpus(*fence_, devices);
+  }
+  owner_.on_devices_taken(*this, devices, fence_->request_id);
 }
 
 void Slot::deny(uint64_t id, const std::string& why) {

@@ -61,6 +61,10 @@ class Slot final : public executor::ExecutorEvents {
   void begin_claim();
   void end_claim(std::optional<store::Claim> claim);
 
+  /// Has that run ended by its executor, which says what came of it. Does nothing if it is not running here: what the
+  /// store gets of a run that was lost or given back is enough, since it knows that it was cancelled.
+  void cancel(const store::Fence& fence);
+
   /// Another slot's request has those devices now. A program that gave them back, and touches them all the same, is
   /// told whom it disturbed.
   void note_devices_taken(const std::vector<int>& devices, const Uuid& request_id);
@@ -72,6 +76,7 @@ class Slot final : public executor::ExecutorEvents {
   void on_idle(const executor::ExecutorInfo& info) override;
   void on_running(int pid) override;
   void on_records(std::vector<executor::RunRecord> records) override;
+  void on_output(executor::OutputStream stream, std::shared_ptr<const UniqueFd> memory) override;
   void on_lease_asked(const executor::LeaseAsk& ask) override;
   void on_lease_ended(uint64_t id, bool processes_ended) override;
   void on_outcome(executor::RunReport report) override;
@@ -110,6 +115,7 @@ class Slot final : public executor::ExecutorEvents {
   std::optional<store::Fence> fence_;  // of the request it has, or had last: late records go to it
   std::chrono::microseconds queued_{};
   std::map<uint64_t, Lease> leases_asked_;  // asked for and not ended, by the executor's numbers
+  std::vector<int> gpus_noted_;             // that the store knows of, of the request it has
   std::vector<int> given_back_;  // by the program that runs: devices that it may not touch until it asks again
   std::vector<store::AuditRecord> records_;  // not yet given to the store
   std::optional<EventLoop::TimerId> flush_timer_;

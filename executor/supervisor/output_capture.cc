@@ -40,20 +40,21 @@ void OutputCapture::close() {
   pipe_.reset();
 }
 
-void OutputCapture::start(uint64_t limit_bytes, std::function<void()> on_truncated) {
-  is_started_ = false;
+void OutputCapture::start(uint64_t limit_bytes, Handlers handlers) {
+  stop();
   read_what_is_there();
   ::fcntl(pipe_.get(), F_SETPIPE_SZ, kPipeBytes);
   is_started_ = true;
   is_truncated_ = false;
-  bytes_.clear();
+  failure_.reset();
   limit_bytes_ = limit_bytes;
-  on_truncated_ = std::move(on_truncated);
+  handlers_ = std::move(handlers);
 }
 
 void OutputCapture::stop() {
   is_started_ = false;
-  on_truncated_ = nullptr;
+  handlers_ = {};
+  kept_.reset();
 }
 
 void OutputCapture::read_what_is_there() {
@@ -75,11 +76,33 @@ void OutputCapture::read_up_to(size_t bytes_max) {
 
 void OutputCapture::keep(std::string_view bytes) {
   if (!is_started_) return;
-  const size_t room = static_cast<size_t>(limit_bytes_) - bytes_.size();
-  bytes_.append(bytes.substr(0, room));
+  const size_t room = static_cast<size_t>(limit_bytes_ - (kept_ ? kept_->size_bytes() : 0));
+  if (auto appended = append(bytes.substr(0, room)); !appended) {
+    is_started_ = false;
+    failure_ = appended.error();
+    return handlers_.failed(*failure_);
+  }
   if (bytes.size() <= room || is_truncated_) return;
   is_truncated_ = true;
-  on_truncated_();
+  handlers_.truncated();
+}
+
+Status OutputCapture::append(std::string_view bytes) {
+  if (bytes.empty()) return {};
+  const bool is_first = !kept_;
+  if (is_first) {
+    auto memory = MemoryWriter::create("kcoral-output");
+    if (!memory) return fail(memory.error());
+    kept_.emplace(std::move(*memory));
+  }
+  if (auto appended = kept_->append(bytes); !appended) return appended;
+  if (is_first) handlers_.begun();
+  return {};
+}
+
+Result<std::string> OutputCapture::bytes() const {
+  if (failure_) return fail(*failure_);
+  return kept_ ? kept_->content() : std::string();
 }
 
 }  // namespace kcoral::executor

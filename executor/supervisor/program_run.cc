@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <tuple>
 #include <utility>
 
 #include "base/log.h"
@@ -91,11 +92,8 @@ ProgramRun::~ProgramRun() {
 
 void ProgramRun::begin() {
   runtime_->set_events(*this);
-  for (const auto& [stream, capture] : {std::pair{"stdout", &runtime_->out()}, std::pair{"stderr", &runtime_->err()}}) {
-    capture->start(request_.output_limit_bytes, [this, stream] {
-      records_.add({{"event", "output_truncated"}, {"stream", stream}});
-    });
-  }
+  capture_output(OutputStream::kStdout, runtime_->out());
+  capture_output(OutputStream::kStderr, runtime_->err());
   start_deadline(request_.timeout);
   const size_t gpus = request_.lease_terms.slot_devices.size();
   if (request_.lease_terms.count > gpus) {  // it was admitted by a server that had more
@@ -103,6 +101,44 @@ void ProgramRun::begin() {
                     fmt::format("the program needs {} GPUs, and this server has {}", request_.lease_terms.count, gpus));
   }
   if (runtime_->is_ready()) on_runtime_ready();
+}
+
+// --- what it prints ---
+
+void ProgramRun::capture_output(OutputStream stream, OutputCapture& capture) {
+  OutputCapture::Handlers handlers;
+  handlers.begun = [this, stream, &capture] { show_output(stream, capture); };
+  handlers.truncated = [this, stream] { records_.add({{"event", "output_truncated"}, {"stream", name_of(stream)}}); };
+  handlers.failed = [this](const Error& reason) { on_output_failed(reason); };
+  capture.start(request_.output_limit_bytes, std::move(handlers));
+}
+
+void ProgramRun::show_output(OutputStream stream, const OutputCapture& capture) {
+  if (outcome_sent_) return;  // which is about to say it all
+  auto memory = capture.open_for_reading();
+  if (!memory) return on_output_failed(memory.error());
+  std::vector<OutgoingFd> fds;
+  fds.emplace_back(std::move(*memory));
+  handlers_.send(output_frame(request_.run, stream), std::move(fds));
+}
+
+/// Without its output there is no outcome to make.
+void ProgramRun::on_output_failed(const Error& reason) {
+  break_off("a program's output could not be kept: " + reason.message);
+}
+
+Status ProgramRun::take_output(Outcome& outcome) {
+  for (const auto& [capture, bytes, is_truncated] :
+       {std::tuple{&runtime_->out(), &outcome.stdout_bytes, &outcome.stdout_truncated},
+        std::tuple{&runtime_->err(), &outcome.stderr_bytes, &outcome.stderr_truncated}}) {
+    capture->read_what_is_there();
+    auto kept = capture->bytes();
+    if (!kept) return fail(kept.error());
+    *bytes = std::move(*kept);
+    *is_truncated = capture->is_truncated();
+    capture->stop();
+  }
+  return {};
 }
 
 // --- what the server says ---
@@ -323,8 +359,6 @@ void ProgramRun::answer() {
 
 void ProgramRun::recycle() {
   stop(memory_timer_);
-  runtime_->out().stop();
-  runtime_->err().stop();
   recycle_timer_ = loop_.run_after(limits::kRecycleWait, [this] {
     give_up_recycling({ErrorKind::kEngine, "it was not ready for another program in time"});
   });
@@ -390,10 +424,7 @@ void ProgramRun::on_kill_wait_over() {
                            is_alive ? what_is_quarantined() : "slot is replaced");
     if (!send_outcome()) return;
   }
-  if (!is_alive) {
-    is_done_ = true;
-    return handlers_.on_broken("the zygote does not tell how the processes of " + request + " ended");
-  }
+  if (!is_alive) return break_off("the zygote does not tell how the processes of " + request + " ended");
   nlohmann::json quarantined = frame_about(request_.run, "quarantined");
   quarantined["message"] = fmt::format("processes of {} could not be ended within {} s, and the {}", request,
                                        limits::kKillWait.count(), what_is_quarantined());
@@ -425,18 +456,21 @@ bool ProgramRun::send_outcome() {
   auto frames = encode_outcome();
   records_.flush();
   if (!frames) {
-    is_done_ = true;
-    handlers_.on_broken("a program's outcome could not be passed on: " + frames.error().message);
+    break_off("a program's outcome could not be passed on: " + frames.error().message);
     return false;
   }
   for (EncodedFrame& frame : *frames) handlers_.send(frame.body, std::move(frame.fds));
   return true;
 }
 
+void ProgramRun::break_off(std::string reason) {
+  is_done_ = true;
+  if (!std::exchange(is_broken_, true)) handlers_.on_broken(std::move(reason));
+}
+
 Result<std::vector<EncodedFrame>> ProgramRun::encode_outcome() {
-  runtime_->out().read_what_is_there();
-  runtime_->err().read_what_is_there();
   Outcome outcome;
+  if (auto taken = take_output(outcome); !taken) return fail(taken.error());
   outcome.ending = verdict_->ending;
   outcome.error = verdict_->error;
   outcome.message = verdict_->message;
@@ -446,10 +480,6 @@ Result<std::vector<EncodedFrame>> ProgramRun::encode_outcome() {
     outcome.returns = conversation_.take_returns();
     outcome.parts = conversation_.take_parts();
   }
-  outcome.stdout_bytes = runtime_->out().bytes();
-  outcome.stderr_bytes = runtime_->err().bytes();
-  outcome.stdout_truncated = runtime_->out().is_truncated();
-  outcome.stderr_truncated = runtime_->err().is_truncated();
   outcome.elapsed_ms = to_ms(loop_.clock().now() - assigned_at_);
   outcome.lease_wait_ms = to_ms(leases_.waited());
   outcome.lease_held_ms = to_ms(leases_.held());

@@ -1,12 +1,12 @@
 // One program's run: from its assignment to the moment when nothing of it is left, or its runtime has put itself right
 // for another program.
 //
-// It promises: exactly one outcome is sent, then `on_done` once. Where the outcome itself cannot be made (no memory, no
-// descriptors), `on_broken` comes instead, and nothing after it. An answer (the runtime completed, or an instruction
-// failed) goes out at once; every other ending (deadline, cancel, a runtime that died or said what it must not) goes
-// out when the program's processes are gone. Processes that live on for limits::kKillWait quarantine the slot and what
-// it has leased: the outcome goes out and says so, the server is told, and `on_done` comes when they are gone after
-// all. The first ending wins.
+// It promises: exactly one outcome is sent, then `on_done` once. Where the outcome itself cannot be made, or the output
+// that it needs cannot be kept (no memory, no descriptors), `on_broken` comes instead, and nothing after it. An answer
+// (the runtime completed, or an instruction failed) goes out at once; every other ending (deadline, cancel, a runtime
+// that died or said what it must not) goes out when the program's processes are gone. Processes that live on for
+// limits::kKillWait quarantine the slot and what it has leased: the outcome goes out and says so, the server is told,
+// and `on_done` comes when they are gone after all. The first ending wins.
 //
 // Belongs to its loop's thread. `on_done` and `on_broken` may destroy it only after returning to the loop.
 #pragma once
@@ -20,6 +20,7 @@
 #include "base/event_loop.h"
 #include "executor/frame_channel.h"
 #include "executor/outcome_frames.h"
+#include "executor/output_frame.h"
 #include "executor/run_id.h"
 #include "executor/supervisor/run_leases.h"
 #include "executor/supervisor/run_records.h"
@@ -84,6 +85,11 @@ class ProgramRun final : private RuntimeEvents {
              schema::Program program, Handlers handlers);
   void begin();
 
+  void capture_output(OutputStream stream, OutputCapture& capture);
+  void show_output(OutputStream stream, const OutputCapture& capture);
+  void on_output_failed(const Error& reason);
+  /// What there is at this moment. From now on output is nobody's.
+  Status take_output(schema::Outcome& outcome);
   void on_runtime_ready() override;
   void on_runtime_failed(const Error& error) override;
   void on_runtime_frame(Frame frame) override;
@@ -102,7 +108,7 @@ class ProgramRun final : private RuntimeEvents {
   void look_at_memory_after(std::chrono::nanoseconds pause);
   void look_at_memory();
 
-  bool is_decided() const { return verdict_.has_value() || runtime_died_; }
+  bool is_decided() const { return verdict_.has_value() || runtime_died_ || is_broken_; }
   bool answered_meanwhile();
   /// The runtime puts itself right for another program.
   bool is_recycling() const { return recycle_timer_.has_value(); }
@@ -120,6 +126,7 @@ class ProgramRun final : private RuntimeEvents {
   Result<std::vector<EncodedFrame>> encode_outcome();
   /// False when it could not be made: then `on_broken` was called, and this run does nothing more.
   bool send_outcome();
+  void break_off(std::string reason);
   void forward_blobs();
 
   EventLoop& loop_;
@@ -140,6 +147,7 @@ class ProgramRun final : private RuntimeEvents {
   bool outcome_sent_ = false;
   bool is_ending_ = false;  // its processes are
   bool is_done_ = false;
+  bool is_broken_ = false;
   SteadyTime deadline_{};
   std::chrono::nanoseconds time_left_{};  // until the deadline, while it waits for a lease
   std::optional<EventLoop::TimerId> deadline_timer_;

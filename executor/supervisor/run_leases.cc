@@ -49,6 +49,7 @@ void RunLeases::on_wait_over() {
 
 void RunLeases::ask_to_end_context(std::function<void(bool is_ours)> begin) {
   KCORAL_CHECK(!lease_);
+  is_for_context_ = true;
   timer_ = loop_.run_after(limits::kContextEndWait, [this, begin] {
     timer_.reset();
     begin(/*is_ours=*/false);
@@ -74,7 +75,10 @@ void RunLeases::end(bool processes_ended) {
   stop_waiting();
   ended_waited_ += lease->waited();
   ended_held_ += lease->held();
-  if (lease->is_held()) handlers_.add_record({{"event", "lease_released"}, {"held_ms", to_ms(lease->held())}});
+  // The audit tells of the program's leases: each that was granted is released.
+  if (lease->is_held() && !is_for_context_) {
+    handlers_.add_record({{"event", "lease_released"}, {"held_ms", to_ms(lease->held())}});
+  }
   lease->end(processes_ended);
 }
 

@@ -80,6 +80,7 @@ class RunLeases {
   LeaseTerms terms_;
   Handlers handlers_;
   std::unique_ptr<DeviceLease> lease_;                      // asked for or held
+  bool is_for_context_ = false;                             // the program is over, and its context is to end
   std::vector<int> devices_;                                // of the program's first: those of all that follow
   std::chrono::nanoseconds ended_waited_{}, ended_held_{};  // of those that have ended
   std::optional<EventLoop::TimerId> timer_;                 // while somebody waits for it

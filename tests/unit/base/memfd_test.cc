@@ -53,5 +53,22 @@ TEST(SealedMemory, RefusesMoreThanTheLimitBeforeLookingAtIt) {
   EXPECT_NE(adopted.error().message.find("5 bytes"), std::string::npos);
 }
 
+TEST(MemoryWriter, WhoReadsAlongSeesWhatFollowsAndChangesNothing) {
+  auto writer = MemoryWriter::create("test");
+  ASSERT_TRUE(writer);
+  EXPECT_EQ(*writer->content(), "");
+  ASSERT_TRUE(writer->append("one"));
+  const auto reader = writer->open_for_reading();
+  ASSERT_TRUE(reader);
+  ASSERT_TRUE(writer->append(", two"));
+  char text[100];
+  EXPECT_EQ(::read(reader->get(), text, sizeof text), 8);
+  ASSERT_TRUE(writer->append(", three"));
+  EXPECT_EQ(*writer->content(), "one, two, three") << "its place in it is its own";
+  EXPECT_EQ(::read(reader->get(), text, sizeof text), 7);
+  EXPECT_LT(::write(reader->get(), "x", 1), 0);
+  EXPECT_NE(::ftruncate(reader->get(), 0), 0);
+}
+
 }  // namespace
 }  // namespace kcoral

@@ -15,15 +15,6 @@ namespace kcoral::executor {
 /// bubblewrap, its init, kcoral-init and the zygote; a runtime comes with a kcoral-init.
 inline constexpr size_t kSlotProcesses = 4;
 
-inline bool wait_until(const std::function<bool()>& is_true) {
-  const SteadyTime end = Clock::system().now() + kTestWait;
-  while (!is_true()) {
-    if (Clock::system().now() > end) return false;
-    std::this_thread::yield();
-  }
-  return true;
-}
-
 class DeviceTest : public testing::Test {
  protected:
   using Ending = schema::Outcome::Ending;

@@ -84,6 +84,8 @@ TEST_F(DeviceTest, AnAnsweredProgramWaitsForTheDeviceToEndItsContext) {
   EXPECT_FALSE(is_alive(runtime));
   ASSERT_EQ(slot->log().ended_leases().size(), 2u);
   EXPECT_TRUE(slot->log().ended_leases().back().second);
+  const std::string records = slot->log().records_text();
+  EXPECT_EQ(records.find("lease_released"), records.rfind("lease_released")) << "one was granted to the program";
 }
 
 TEST_F(DeviceTest, AnAnsweredProgramDoesNotWaitForTheDeviceForEver) {

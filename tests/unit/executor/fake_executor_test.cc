@@ -11,6 +11,7 @@ class Notes : public ExecutorEvents {
   void on_idle(const ExecutorInfo&) override { note("idle"); }
   void on_running(int) override { note("running"); }
   void on_records(std::vector<RunRecord>) override { note("records"); }
+  void on_output(OutputStream, std::shared_ptr<const UniqueFd>) override { note("output"); }
   void on_outcome(RunReport report) override {
     note(report.ending == schema::Outcome::Ending::kCancelled ? "cancelled" : "outcome");
   }
@@ -61,6 +62,15 @@ TEST(FakeExecutor, AsksForLeasesAndEndsThem) {
                    executor.end_lease(7);
                  }),
             (Names{"idle", "running", "asked", "ended"}));
+}
+
+TEST(FakeExecutor, ShowsWhatItsProgramPrints) {
+  EXPECT_EQ(play(Fault::kHang,
+                 [](FakeExecutor& executor, const Uuid&) {
+                   executor.show_output(OutputStream::kStdout, std::make_shared<const UniqueFd>());
+                   executor.finish();
+                 }),
+            (Names{"idle", "running", "output", "outcome", "idle"}));
 }
 
 TEST(FakeExecutor, PlaysItsFaults) {

@@ -86,6 +86,20 @@ TEST_F(RealRuntime, ProgramReturnsItsValue) {
   EXPECT_EQ(report.results_summary, R"([{"key":"result","type":"integer","size":29}])");
 }
 
+TEST_F(RealRuntime, WhatAProgramPrintsIsThereBeforeItEnds) {
+  const size_t shown = slot_->log().outputs().size(), outcomes = slot_->log().outcome_count();
+  const size_t idles = slot_->log().idle_count();
+  const Assignment assignment = slot_->make_assignment(
+      program_of("def main():\n  print('no newline', end='')\n  import time; time.sleep(100)\n"));
+  slot_->begin(assignment);
+  ASSERT_TRUE(slot_->log().wait_for_output(shown + 1));
+  EXPECT_TRUE(wait_until([&] { return text_in(*slot_->log().outputs().back().second) == "no newline"; }));
+  slot_->cancel(assignment.request_id);
+  ASSERT_TRUE(slot_->log().wait_for_outcome(outcomes + 1));
+  EXPECT_EQ(slot_->log().last_report().ending, Ending::kCancelled);
+  EXPECT_TRUE(slot_->log().wait_for_idle(idles + 1));
+}
+
 TEST_F(RealRuntime, UploadsAndReturnsWithContent) {
   const std::string content = "some content";
   const std::string sha256 = Sha256::of(content).hex();

@@ -81,6 +81,7 @@ TEST(RemoteExecutor, EveryWordAboutARunIsHeldAgainstItsRequestAndAttempt) {
       "send('running', pid=7, request_id=about['request_id'], attempt=1)",
       "send('running', pid=7, request_id='0' * 8 + about['request_id'][8:], attempt=2)",
       "send('records', records=[], request_id=about['request_id'], attempt=1)",
+      "send('output', [0], stream='stdout', request_id=about['request_id'], attempt=1)",
       "send('outcome_data', request_id=about['request_id'], attempt=1)",
       "send('outcome', request_id=about['request_id'], attempt=1)",
   };
@@ -126,6 +127,39 @@ SlotHarness::Adjust with_executor(const std::string& script) {
     config.executor_path =
         write_executor(std::filesystem::path(config.lock_path).parent_path() / "executor", kOutcome + script);
   };
+}
+
+TEST(RemoteExecutor, OutputIsPassedOnAsItGrows) {
+  SlotHarness slot(
+      with_executor("fd = os.memfd_create('o'); os.write(fd, b'one'); send('output', [fd], stream='stderr', **about)\n"
+                    "os.write(fd, b', two'); outcome(); send('idle', python='p', versions={})\n"));
+  ASSERT_TRUE(slot.start_and_wait());
+  slot.begin(slot.make_assignment("{}"));
+  ASSERT_TRUE(slot.log().wait_for_idle(2));
+  const auto outputs = slot.log().outputs();
+  ASSERT_EQ(outputs.size(), 1u);
+  EXPECT_EQ(outputs[0].first, OutputStream::kStderr);
+  char text[9] = {};
+  EXPECT_EQ(::pread(outputs[0].second->get(), text, 8, 0), 8);
+  EXPECT_STREQ(text, "one, two");
+}
+
+TEST(RemoteExecutor, OutputThatDoesNotFitIsABrokenExecutors) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"send('output', [0], **about)", "\"stream\" is missing"},
+      {"send('output', [0], stream='stdin', **about)", "\"stdout\" or \"stderr\""},
+      {"send('output', stream='stdout', **about)", "0 descriptors"},
+      {"send('output', [0, 0], stream='stdout', **about)", "2 descriptors"},
+      {"outcome(); send('output', [0], stream='stdout', **about)", "after the outcome"},
+  };
+  for (const auto& [script, message] : cases) {
+    SlotHarness slot(with_executor(script));
+    ASSERT_TRUE(slot.start_and_wait());
+    slot.begin(slot.make_assignment("{}"));
+    ASSERT_TRUE(slot.log().wait_for_lost(1)) << script;
+    EXPECT_NE(slot.log().lost()[0].reason.find(message), std::string::npos) << slot.log().lost()[0].reason;
+    EXPECT_TRUE(slot.log().outputs().empty());
+  }
 }
 
 constexpr const char* kAskForProgram =
@@ -192,6 +226,26 @@ TEST(RemoteExecutor, OneThatGoesOnAfterADenialIsLostHoweverLongItsProgramMayRun)
   slot.advance(kTooLong);
   ASSERT_TRUE(slot.log().wait_for_lost(1));
   EXPECT_EQ(slot.log().lost()[0].reason, "the executor did not answer in time");
+}
+
+TEST(RemoteExecutor, OneThatGoesOnAfterACancelIsLostHoweverLongItsProgramMayRun) {
+  for (const bool has_device : {false, true}) {
+    SlotHarness slot(with_executor(kAskForProgram));
+    ASSERT_TRUE(slot.start_and_wait());
+    Uuid request;
+    slot.log().on_ask = [&](const LeaseAsk& ask) {
+      slot.executor().cancel(request);
+      if (has_device) slot.executor().grant_lease(ask.id, {0});  // they crossed
+    };
+    Assignment assignment = slot.make_assignment("{}");
+    assignment.timeout = kLongProgram;
+    request = assignment.request_id;
+    slot.begin(assignment);
+    ASSERT_TRUE(slot.log().wait_for_ask(1));
+    slot.advance(kTooLong);
+    ASSERT_TRUE(slot.log().wait_for_lost(1));
+    EXPECT_EQ(slot.log().lost()[0].reason, "the executor did not answer in time");
+  }
 }
 
 TEST(RemoteExecutor, OneThatIsQuarantinedMayTakeItsTime) {

@@ -26,6 +26,15 @@ namespace kcoral::executor {
 
 inline constexpr std::chrono::seconds kTestWait{60};
 
+inline bool wait_until(const std::function<bool()>& is_true) {
+  const SteadyTime end = Clock::system().now() + kTestWait;
+  while (!is_true()) {
+    if (Clock::system().now() > end) return false;
+    std::this_thread::yield();
+  }
+  return true;
+}
+
 /// An empty directory that is removed at the end.
 class TemporaryDirectory {
  public:
@@ -130,6 +139,9 @@ class EventLog : public ExecutorEvents {
   void on_records(std::vector<RunRecord> records) override {
     note([&]() KCORAL_REQUIRES(mutex_) { records_.insert(records_.end(), records.begin(), records.end()); });
   }
+  void on_output(OutputStream stream, std::shared_ptr<const UniqueFd> memory) override {
+    note([&]() KCORAL_REQUIRES(mutex_) { outputs_.emplace_back(stream, std::move(memory)); });
+  }
   void on_lease_asked(const LeaseAsk& ask) override {
     note([&]() KCORAL_REQUIRES(mutex_) { asks_.push_back(ask); });
     on_ask(ask);
@@ -179,6 +191,9 @@ class EventLog : public ExecutorEvents {
   bool wait_for_running(size_t count) {
     return wait([&]() KCORAL_REQUIRES(mutex_) { return pids_.size() >= count; });
   }
+  bool wait_for_output(size_t count) {
+    return wait([&]() KCORAL_REQUIRES(mutex_) { return outputs_.size() >= count; });
+  }
   bool wait_for_outcome(size_t count) {
     return wait([&]() KCORAL_REQUIRES(mutex_) { return reports_.size() >= count; });
   }
@@ -212,6 +227,11 @@ class EventLog : public ExecutorEvents {
   int last_pid() {
     const MutexLock lock(mutex_);
     return pids_.back();
+  }
+  using Output = std::pair<OutputStream, std::shared_ptr<const UniqueFd>>;
+  std::vector<Output> outputs() {
+    const MutexLock lock(mutex_);
+    return outputs_;
   }
   RunReport last_report() {
     const MutexLock lock(mutex_);
@@ -256,6 +276,7 @@ class EventLog : public ExecutorEvents {
   ExecutorInfo info_ KCORAL_GUARDED_BY(mutex_);
   std::vector<int> pids_ KCORAL_GUARDED_BY(mutex_);
   std::vector<RunRecord> records_ KCORAL_GUARDED_BY(mutex_);
+  std::vector<Output> outputs_ KCORAL_GUARDED_BY(mutex_);
   std::vector<RunReport> reports_ KCORAL_GUARDED_BY(mutex_);
   std::vector<LeaseAsk> asks_ KCORAL_GUARDED_BY(mutex_);
   std::vector<std::pair<uint64_t, bool>> ended_leases_ KCORAL_GUARDED_BY(mutex_);
@@ -344,6 +365,19 @@ class SlotHarness {
   void cancel(const Uuid& request_id) {
     thread_.call([&] { executor_->cancel(request_id); });
   }
+  /// Takes nothing that the executor says before it is told.
+  void cancel_once(const Uuid& request_id, const std::function<bool()>& is_time) {
+    thread_.call([&] {
+      EXPECT_TRUE(wait_until(is_time));
+      executor_->cancel(request_id);
+    });
+  }
+  void begin_and_cancel(const Assignment& assignment) {
+    thread_.call([&] {
+      executor_->run(assignment);
+      executor_->cancel(assignment.request_id);
+    });
+  }
   /// Runs one program to its outcome and until the slot is idle again.
   RunReport run(Assignment assignment) {
     const size_t outcomes = log_.outcome_count(), idles = log_.idle_count();
@@ -391,6 +425,14 @@ inline std::string part_text(const RunReport& report, size_t index) {
   const schema::Extent& extent = report.parts.at(index).extent;
   auto text = extent.memory->view();
   return text ? std::string(text->substr(extent.offset, extent.length)) : "?";
+}
+
+/// All that a run has printed to one stream by now.
+inline std::string text_in(const UniqueFd& memory) {
+  std::string text(1 << 20, '\0');
+  const ssize_t size = ::pread(memory.get(), text.data(), text.size(), 0);
+  text.resize(size < 0 ? 0 : static_cast<size_t>(size));
+  return text;
 }
 
 /// How many descriptors a process has open; 0 when it cannot be seen.

@@ -1,14 +1,37 @@
-// A Store that forwards everything, and can refuse to commit outcomes as a full disk would make it.
+// A Store that forwards everything, and can refuse to commit outcomes as a full disk would make it, or cancel what it
+// has just assigned. It notes what it is told of running programs.
 #pragma once
 
 #include <atomic>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "base/mutex.h"
 #include "store/store.h"
 
 namespace kcoral::scheduler {
+
+/// A pool that forwards everything, and can cancel each run as soon as it is assigned.
+class CancellingPool : public store::ExecutorPool {
+ public:
+  CancellingPool(store::ExecutorPool& real, bool cancels_at_once) : real_(real), cancels_at_once_(cancels_at_once) {}
+
+  std::optional<store::ExecutorRef> take(bool for_several_gpus) override { return real_.take(for_several_gpus); }
+  void put_back(const store::ExecutorRef& executor) override { real_.put_back(executor); }
+  void assign(const store::ExecutorRef& executor, Result<store::Claim> claim) override {
+    const std::optional<store::Fence> fence = claim ? std::optional(claim->fence) : std::nullopt;
+    real_.assign(executor, std::move(claim));
+    if (cancels_at_once_ && fence) real_.cancel(*fence);
+  }
+  void cancel(const store::Fence& fence) override { real_.cancel(fence); }
+
+ private:
+  store::ExecutorPool& real_;
+  const bool cancels_at_once_;
+};
 
 class FlakyStore : public store::Store {
  public:
@@ -19,6 +42,17 @@ class FlakyStore : public store::Store {
 
   /// Whom it serves.
   std::atomic<store::ExecutorPool*> pool{nullptr};
+  /// Whether each run is cancelled as soon as it is assigned. To be said before it serves anybody.
+  bool cancels_at_once = false;
+
+  struct OutputNote {
+    store::Fence fence;
+    store::OutputStream stream;
+    std::shared_ptr<const UniqueFd> memory;
+  };
+  // On the scheduler's loop only.
+  std::vector<std::pair<store::Fence, std::vector<int>>> gpu_notes;
+  std::vector<OutputNote> output_notes;
 
   /// How often it was told that somebody is idle.
   int idle_words() const {
@@ -52,8 +86,9 @@ class FlakyStore : public store::Store {
     real_.reject_if_queued(request_id, std::move(answer), std::move(reason));
   }
   void serve(store::ExecutorPool& executors) override {
-    pool = &executors;
-    real_.serve(executors);
+    served_ = std::make_unique<CancellingPool>(executors, cancels_at_once);
+    pool = served_.get();
+    real_.serve(*served_);
   }
   void executor_became_idle() override {
     {
@@ -80,10 +115,12 @@ class FlakyStore : public store::Store {
     real_.cancel(request_id, by, std::move(done));
   }
   void note_gpus(const store::Fence& fence, std::vector<int> gpu_ids) override {
+    gpu_notes.emplace_back(fence, gpu_ids);
     real_.note_gpus(fence, std::move(gpu_ids));
   }
   void note_output(const store::Fence& fence, store::OutputStream stream,
                    std::shared_ptr<const UniqueFd> memory) override {
+    output_notes.push_back({fence, stream, memory});
     real_.note_output(fence, stream, std::move(memory));
   }
   void status(const Uuid& request_id, std::function<void(Result<store::RequestStatus>)> done) override {
@@ -106,6 +143,7 @@ class FlakyStore : public store::Store {
 
  private:
   store::Store& real_;
+  std::unique_ptr<CancellingPool> served_;
   mutable Mutex mutex_;
   ConditionVariable told_;
   int idle_words_ KCORAL_GUARDED_BY(mutex_) = 0;

@@ -30,7 +30,10 @@ class RosterTest : public testing::Test {
   const Roster::OnClaim tell_ = [this](const std::string& slot, const Result<std::optional<store::Claim>>& claim) {
     told_.push_back(slot + (!claim ? " error" : *claim ? " claim" : " nothing"));
   };
-  Roster roster_{Roster::Order::kLongestIdle, tell_};
+  const Roster::OnCancel cancel_ = [this](const store::Fence& fence) {
+    told_.push_back("cancel attempt " + std::to_string(fence.attempt));
+  };
+  Roster roster_{Roster::Order::kLongestIdle, tell_, cancel_};
 };
 
 TEST_F(RosterTest, WhoHasBeenIdleTheLongestIsNext) {
@@ -46,7 +49,7 @@ TEST_F(RosterTest, WhoHasBeenIdleTheLongestIsNext) {
 }
 
 TEST_F(RosterTest, WhoHasBeenIdleTheShortestIsNextWhereProgramsShareProcesses) {
-  Roster roster(Roster::Order::kShortestIdle, tell_);
+  Roster roster(Roster::Order::kShortestIdle, tell_, cancel_);
   for (const char* slot : {"a", "b", "c"}) roster.offer({slot, 1}, {});
   const auto run = [&roster] {
     const auto taken = roster.take(/*for_several_gpus=*/false);
@@ -118,6 +121,13 @@ TEST_F(RosterTest, WhoIsWithdrawnWhileTakenIsToldAllTheSame) {
   EXPECT_FALSE(roster_.withdraw("a"));
   roster_.assign(*again, store::Claim());
   EXPECT_THAT(told_, ElementsAre("a nothing", "a claim"));
+}
+
+TEST_F(RosterTest, ACancellationIsHandedOnBehindItsClaim) {
+  offer("a");
+  run();
+  roster_.cancel({Uuid::random(), 3});
+  EXPECT_THAT(told_, ElementsAre("a claim", "cancel attempt 3"));
 }
 
 TEST_F(RosterTest, WhoGetsAnErrorIsNotIdleUntilItIsOfferedAgain) {

@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <filesystem>
 #include <future>
@@ -117,13 +118,41 @@ class SchedulerTest : public testing::Test {
     return *future.get();
   }
 
-  State state_of(const Uuid& id) { return (**store_->find(id)).state; }
+  /// What a look-up of the store calls back with.
+  template <typename T>
+  static T found(const std::function<void(std::function<void(Result<T>)> done)>& look_up) {
+    auto result = std::make_shared<std::promise<Result<T>>>();
+    auto future = result->get_future();
+    look_up([result](Result<T> found) { result->set_value(std::move(found)); });
+    EXPECT_EQ(future.wait_for(kPatience), std::future_status::ready) << "nothing was called back";
+    return *future.get();
+  }
+  store::RequestStatus status_of(const Uuid& id) {
+    return found<store::RequestStatus>([&](auto done) { store_->status(id, std::move(done)); });
+  }
+  State state_of(const Uuid& id) { return status_of(id).state; }
 
   std::vector<std::string> events_of(const Uuid& id) {
-    const std::vector<std::string> records = *store_->audit(id);
+    const auto records = found<std::vector<std::string>>([&](auto done) { store_->audit(id, std::move(done)); });
     std::vector<std::string> events;
     for (const std::string& record : records) events.push_back(nlohmann::json::parse(record)["event"]);
     return events;
+  }
+
+  /// Submits a request, which the first slot runs until somebody ends it.
+  Uuid run_hanging(Fault fault = Fault::kHang, int max_attempts = 1) {
+    on_loop([&] { fakes_[0]->play(fault); });
+    const Uuid id = submit(0, max_attempts);
+    const auto deadline = std::chrono::steady_clock::now() + kPatience;
+    for (bool runs = false; !runs && std::chrono::steady_clock::now() < deadline;) {
+      on_loop([&] { runs = fakes_[0]->is_running(); });
+    }
+    return id;
+  }
+  std::vector<Uuid> cancels_of(size_t slot) {
+    std::vector<Uuid> cancels;
+    on_loop([&] { cancels = fakes_.at(slot)->cancels; });
+    return cancels;
   }
 
   std::string directory_;
@@ -187,7 +216,7 @@ TEST_F(SchedulerTest, ALostRunIsInterruptedWithoutAndRunAgainWithAttempts) {
   EXPECT_EQ(answer_of(once)->http_status, 500);
   EXPECT_EQ(state_of(once), State::kInterrupted);
   EXPECT_EQ(answer_of(twice)->http_status, 200);
-  EXPECT_EQ((**store_->find(twice)).attempt, 2);
+  EXPECT_EQ(status_of(twice).attempt, 2);
   const std::vector<std::string> events = events_of(twice);
   EXPECT_EQ(events, (std::vector<std::string>{"admitted", "queued", "assigned", "requeued", "assigned", "running",
                                               "finished"}));
@@ -314,7 +343,7 @@ TEST_F(SchedulerTest, ARequestThatALostExecutorNeverHeardOfKeepsItsAttempt) {
   release.set_value();
   on_loop([&] { fakes_[0]->become_idle(); });
   EXPECT_EQ(answer_of(id)->http_status, 200);
-  EXPECT_EQ((**store_->find(id)).attempt, 1);
+  EXPECT_EQ(status_of(id).attempt, 1);
 }
 
 TEST_F(SchedulerTest, AShortageDoesNotOutliveTheSlotThatMetIt) {
@@ -366,7 +395,7 @@ TEST_F(SchedulerTest, AnOutcomeThatCannotBeCommittedIsTriedAgainUntilItCan) {
   ASSERT_TRUE(start());
   EXPECT_EQ(answer_of(id)->http_status, 200);
   EXPECT_EQ(state_of(id), State::kCompleted);
-  EXPECT_EQ((**store_->find(id)).attempt, 1);
+  EXPECT_EQ(status_of(id).attempt, 1);
 }
 
 TEST_F(SchedulerTest, DrainingDoesNotWaitForADiskThatStaysFull) {
@@ -392,6 +421,89 @@ TEST_F(SchedulerTest, ManyRequestsOnManySlotsEachRunOnce) {
     for (const auto* fake : fakes_) runs += fake->assignments.size();
   });
   EXPECT_EQ(runs, ids.size());
+}
+
+// --- runs that are cancelled, and what is told of them ---
+
+TEST_F(SchedulerTest, ACancellationEndsTheRunThatHasItsFence) {
+  make(1);
+  ASSERT_TRUE(start());
+  const Uuid id = run_hanging();
+  flaky_->pool.load()->cancel({id, 1});
+  EXPECT_EQ(answer_of(id)->http_status, 409);
+  EXPECT_EQ(state_of(id), State::kCancelled);
+  EXPECT_EQ(cancels_of(0), std::vector{id});
+  EXPECT_EQ(events_of(id), (std::vector<std::string>{"admitted", "queued", "assigned", "running", "finished"}));
+  EXPECT_EQ(answer_of(submit())->http_status, 200) << "the slot goes on";
+}
+
+TEST_F(SchedulerTest, ACancellationRightBehindItsClaimFindsTheRun) {
+  make(1);
+  flaky_->cancels_at_once = true;
+  for (int i = 0; i < 20; ++i) fakes_[0]->play(Fault::kHang);
+  ASSERT_TRUE(start());
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(answer_of(submit())->http_status, 409);
+}
+
+TEST_F(SchedulerTest, ACancellationThatComesTooLateChangesNothing) {
+  make(1);
+  ASSERT_TRUE(start());
+  const Uuid id = run_hanging(Fault::kOutcomeAfterCancel);
+  flaky_->pool.load()->cancel({id, 1});
+  EXPECT_EQ(answer_of(id)->http_status, 200);
+  flaky_->pool.load()->cancel({id, 1});
+  EXPECT_EQ(answer_of(submit())->http_status, 200);
+  EXPECT_EQ(cancels_of(0), std::vector{id}) << "that run is over";
+}
+
+TEST_F(SchedulerTest, ACancellationOfAnotherAttemptIsIgnored) {
+  make(1);
+  fakes_[0]->play(Fault::kDieWhileRunning);
+  const Uuid id = submit(0, 2);
+  ASSERT_TRUE(start());
+  on_loop([&] { fakes_[0]->play(Fault::kHang); });
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  for (bool runs_again = false; !runs_again;) {
+    on_loop([&] { runs_again = fakes_[0]->assignments.size() == 2 && fakes_[0]->is_running(); });
+    ASSERT_LT(std::chrono::steady_clock::now(), deadline);
+  }
+  flaky_->pool.load()->cancel({id, 1});
+  flaky_->pool.load()->cancel({Uuid::random(), 2});
+  EXPECT_TRUE(cancels_of(0).empty());
+  flaky_->pool.load()->cancel({id, 2});
+  EXPECT_EQ(answer_of(id)->http_status, 409);
+}
+
+TEST_F(SchedulerTest, ACancellationOfWhatWasLostIsIgnored) {
+  make(1);
+  ASSERT_TRUE(start());
+  const Uuid id = run_hanging();
+  on_loop([&] {
+    fakes_[0]->recovers = false;
+    fakes_[0]->die("lost");
+  });
+  EXPECT_EQ(answer_of(id)->http_status, 500);
+  flaky_->pool.load()->cancel({id, 1});
+  EXPECT_TRUE(cancels_of(0).empty());
+  EXPECT_EQ(state_of(id), State::kInterrupted);
+}
+
+TEST_F(SchedulerTest, TheStoreIsShownWhatARunPrintsUntilItEnds) {
+  make(1);
+  ASSERT_TRUE(start());
+  const Uuid id = run_hanging();
+  const auto memory = std::make_shared<const UniqueFd>(::memfd_create("test", MFD_CLOEXEC));
+  on_loop([&] { fakes_[0]->show_output(executor::OutputStream::kStderr, memory); });
+  on_loop([&] {
+    ASSERT_EQ(flaky_->output_notes.size(), 1u);
+    EXPECT_EQ(flaky_->output_notes[0].fence, (store::Fence{id, 1}));
+    EXPECT_EQ(flaky_->output_notes[0].stream, store::OutputStream::kStderr);
+    EXPECT_EQ(flaky_->output_notes[0].memory, memory);
+    fakes_[0]->finish();
+    fakes_[0]->show_output(executor::OutputStream::kStdout, memory);
+  });
+  answer_of(id);
+  on_loop([&] { EXPECT_EQ(flaky_->output_notes.size(), 1u); });
 }
 
 // --- leases ---
@@ -438,6 +550,26 @@ class SchedulerWithGpu : public SchedulerTest {
   FakeClock clock_;
   FakeClearance clearance_;
 };
+
+TEST_F(SchedulerWithGpu, TheStoreIsToldOnceWhichGpusARunHas) {
+  constexpr uint64_t kAgain = 8;
+  on_loop([&] {
+    fakes_[0]->end_lease(kHeld);
+    fakes_[0]->ask_lease({.id = kAgain, .devices = {0}});
+    fakes_[1]->end_lease(kAsked);
+    fakes_[1]->end_lease(kContext);
+  });
+  on_loop([] {});
+  on_loop([&] {
+    ASSERT_EQ(fakes_[0]->grants.size(), 2u);
+    ASSERT_EQ(flaky_->gpu_notes.size(), 2u) << "one for each request";
+    for (size_t i = 0; i < 2; ++i) {
+      EXPECT_EQ(flaky_->gpu_notes[i].first, (store::Fence{fakes_[i]->assignments[0].request_id, 1}));
+      EXPECT_EQ(flaky_->gpu_notes[i].second, std::vector<int>{0});
+    }
+    for (auto* fake : fakes_) fake->finish();
+  });
+}
 
 TEST_F(SchedulerWithGpu, AProgramIsDeniedAGpuThatStaysQuarantinedAndItsContextIsNot) {
   quarantine();
