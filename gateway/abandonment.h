@@ -24,9 +24,9 @@ class Abandonment {
   /// `after`: how long nobody may have waited; nullopt: for ever.
   Abandonment(std::optional<std::chrono::milliseconds> after, store::Store& store) : after_(after), store_(store) {}
 
-  /// A client waits for it from now on, until exactly one of the other two is called.
+  /// A client waits for it from now on, or comes to, until exactly one of the other two is called.
   void arrive(const Uuid& request_id);
-  /// It was answered.
+  /// It was answered, or never came to wait.
   void leave(const Uuid& request_id, SteadyTime now);
   /// It went away without an answer. Requires: called on that I/O thread.
   void leave_unanswered(const Uuid& request_id, IoThread& io);

@@ -3,16 +3,19 @@
 // document's state says so.
 #pragma once
 
+#include <utility>
+
 #include "gateway/submission_exchange.h"
+#include "schema/limits.h"
 
 namespace kcoral::gateway {
 
 class EnqueueExchange final : public SubmissionExchange {
  public:
-  using SubmissionExchange::SubmissionExchange;
+  EnqueueExchange(SubmissionService& service, const Call& call, Sender sender)
+      : SubmissionExchange(service, call, std::move(sender), {false, limits::kAttemptsDefaultRequests}) {}
 
  private:
-  Terms terms() const override { return {false, limits::kAttemptsDefaultRequests}; }
   void on_admitted() override;
   void on_status(Result<store::RequestStatus> status);
 };

@@ -2,20 +2,6 @@
 
 namespace kcoral::gateway {
 
-ExecuteExchange::~ExecuteExchange() {
-  if (!is_attending_) return;
-  if (is_answered()) {
-    service().abandonment().leave(call_id(), io().clock.now());
-  } else {
-    service().abandonment().leave_unanswered(call_id(), io());
-  }
-}
-
-void ExecuteExchange::on_submitted() {
-  service().abandonment().arrive(call_id());
-  is_attending_ = true;
-}
-
 void ExecuteExchange::on_admitted() {
   if (!begin_waiting()) return release();
   after(service().config().worker_wait, [this] { on_worker_wait_passed(); });

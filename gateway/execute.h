@@ -6,25 +6,24 @@
 // any other.
 #pragma once
 
+#include <utility>
+
 #include "gateway/submission_exchange.h"
+#include "schema/limits.h"
 
 namespace kcoral::gateway {
 
 class ExecuteExchange final : public SubmissionExchange {
  public:
-  using SubmissionExchange::SubmissionExchange;
-  ~ExecuteExchange() override;
+  ExecuteExchange(SubmissionService& service, const Call& call, Sender sender)
+      : SubmissionExchange(service, call, std::move(sender), {true, limits::kAttemptsDefaultExecute}) {}
 
   void release() override;
 
  private:
-  Terms terms() const override { return {true, limits::kAttemptsDefaultExecute}; }
-  void on_submitted() override;
   void on_admitted() override;
   void on_outcome(Result<AnswerPtr> outcome);
   void on_worker_wait_passed();
-
-  bool is_attending_ = false;
 };
 
 }  // namespace kcoral::gateway

@@ -30,6 +30,23 @@ Result<SubmissionExchange::Sender> read_sender(const Call& call, const std::shar
 
 }  // namespace
 
+// Whoever sends a program, all of it or not yet, is about to wait for its request or to make it one that is polled.
+SubmissionExchange::SubmissionExchange(SubmissionService& service, const Call& call, Sender sender, Terms terms)
+    : StoreExchange(service.store_, service.waiting_, call),
+      service_(service),
+      sender_(std::move(sender)),
+      terms_(terms) {
+  service_.abandonment_.arrive(call_id());
+}
+
+SubmissionExchange::~SubmissionExchange() {
+  if (terms_.is_synchronous && is_submitted_ && !is_answered()) {
+    service_.abandonment_.leave_unanswered(call_id(), io());
+  } else {
+    service_.abandonment_.leave(call_id(), io().clock.now());
+  }
+}
+
 void SubmissionExchange::on_body(std::string_view bytes) {
   const auto fed = sender_.reader->feed(bytes);
   if (fed) return;
@@ -48,18 +65,17 @@ void SubmissionExchange::on_body_end() {
 }
 
 void SubmissionExchange::admit(ReceivedProgram received) {
-  const Terms terms = this->terms();
   store::Submission submission;
   submission.request_id = call_id();
   submission.client = sender_.client;
   submission.peer = sender_.peer;
-  submission.synchronous = terms.is_synchronous;
-  submission.max_attempts = received.program.options.max_attempts.value_or(terms.attempts_default);
+  submission.synchronous = terms_.is_synchronous;
+  submission.max_attempts = received.program.options.max_attempts.value_or(terms_.attempts_default);
   submission.program_text = std::move(received.text);
   submission.program_sha256 = received.sha256;
   submission.program = std::move(received.program);
   submission.staged = std::move(received.staged);
-  on_submitted();
+  is_submitted_ = true;
   // The share stays with the admission, not with the client: what the store has not taken over yet is still in memory.
   store().admit(std::move(submission), [share = std::shared_ptr(std::move(received.share)),
                                         done = posted(&SubmissionExchange::on_admission)](auto admission) {

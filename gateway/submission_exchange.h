@@ -45,7 +45,6 @@ class SubmissionService {
   void stop_admitting();
 
   const SubmissionConfig& config() const { return config_; }
-  Abandonment& abandonment() const { return abandonment_; }
 
  private:
   friend class SubmissionExchange;
@@ -71,21 +70,20 @@ class SubmissionExchange : public StoreExchange {
     std::string peer;
     std::unique_ptr<SubmissionReader> reader;
   };
-  SubmissionExchange(SubmissionService& service, const Call& call, Sender sender)
-      : StoreExchange(service.store_, service.waiting_, call), service_(service), sender_(std::move(sender)) {}
+  /// What the two kinds of submission differ in before the admission.
+  struct Terms {
+    bool is_synchronous;
+    int attempts_default;
+  };
+
+  ~SubmissionExchange() override;
 
   void on_body(std::string_view bytes) final;
   void on_body_end() final;
 
  protected:
-  /// What the two kinds of submission differ in.
-  struct Terms {
-    bool is_synchronous;
-    int attempts_default;
-  };
-  virtual Terms terms() const = 0;
-  /// The program is complete, and goes to the store.
-  virtual void on_submitted() {}
+  SubmissionExchange(SubmissionService& service, const Call& call, Sender sender, Terms terms);
+
   /// The store has the request, from now on or for long.
   virtual void on_admitted() = 0;
 
@@ -97,6 +95,8 @@ class SubmissionExchange : public StoreExchange {
 
   SubmissionService& service_;
   Sender sender_;  // its reader: until the body is complete
+  const Terms terms_;
+  bool is_submitted_ = false;
 };
 
 }  // namespace kcoral::gateway

@@ -184,6 +184,31 @@ TEST_F(LiveLimits, AClientThatIsBackInTimeFindsItsRequest) {
   EXPECT_TRUE(live.store.cancellations().empty());
 }
 
+TEST_F(LiveLimits, AClientThatIsBackInTimeMayTakeItsTimeToSend) {
+  const Uuid id = abandon();
+  RawClient back = live.client();
+  const std::string request = execute_program(id_header(id));
+  back.send(std::string_view(request).substr(0, request.size() - 1));
+  health();
+  advance(50s);
+  EXPECT_TRUE(live.store.cancellations().empty());
+  back.send(std::string_view(request).substr(request.size() - 1));
+  live.store.wait_until([&] { return live.store.watching() == 1; });
+  live.store.answer(id, FakeStore::document("{}"));
+  EXPECT_EQ(back.read_answer()->status, 200);
+}
+
+TEST_F(LiveLimits, WhoNeverSentAProgramToItsEndHasAbandonedNothing) {
+  const Uuid id = Uuid::random();
+  RawClient client = live.client();
+  client.send(execute_head("Content-Length: 1000", id_header(id)));
+  health();
+  client.reset();
+  health();
+  advance(100s);
+  EXPECT_TRUE(live.store.cancellations().empty());
+}
+
 TEST_F(LiveLimits, WhoPollsForTheEndKeepsARequest) {
   const Uuid id = abandon();
   RawClient polling = live.client();
