@@ -1,8 +1,8 @@
 // A store without a disk. Callbacks run on a thread of its own, as a real store's do.
 //
 // It can: refuse or miss an admission (`on_admit`), answer at once (`on_run`) or when the test says so (`answer`), let
-// a request run (`change`), lose its answer (`prune`), say what a test has put into it (`page`, `records`, `output`),
-// hold all its callbacks back (`hold`).
+// a request run (`change`), lose its answer (`prune`), say what a test has put into it (`page`, `records`,
+// `on_output`), hold all its callbacks back (`hold`).
 #pragma once
 
 #include <gtest/gtest.h>
