@@ -4,7 +4,9 @@
 
 #include <atomic>
 #include <chrono>
+#include <optional>
 #include <string>
+#include <string_view>
 
 namespace kcoral {
 
@@ -45,5 +47,9 @@ inline double to_ms(std::chrono::nanoseconds duration) { return static_cast<doub
 
 /// RFC 3339 in UTC with microseconds: "2026-11-29T19:24:56.012345Z".
 std::string rfc3339(WallTime time);
+
+/// Reads RFC 3339: a date and a time of day, "T" between them, and "Z" or an offset from UTC. Of fractions of a second
+/// the first six digits count. nullopt for anything else, days that do not exist and leap seconds among it.
+std::optional<WallTime> parse_rfc3339(std::string_view text);
 
 }  // namespace kcoral

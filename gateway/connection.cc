@@ -17,6 +17,8 @@ std::string_view reason_phrase(int status) {
   switch (status) {
     case 200:
       return "OK";
+    case 202:
+      return "Accepted";
     case 400:
       return "Bad Request";
     case 401:
@@ -230,7 +232,7 @@ void Connection::begin_request(ParsedHead parsed) {
   chunked_ = ChunkedDecoder(limits_.body_bytes_max);
   body_complete_ = !head_.body.has_body();
   phase_ = Phase::kBody;
-  exchange_ = dispatcher_.open(head_, *request_id_, peer_, io_, *this);
+  exchange_ = dispatcher_.open({head_, *request_id_, peer_, io_, *this});
   if (response_) return;
   KCORAL_CHECK(exchange_ != nullptr);
   if (body_complete_) return end_body();
@@ -288,21 +290,19 @@ void Connection::begin_answer() {
   exchange_.reset();
   if (!body_complete_ || response.close || stopping_) close_after_answer_ = true;
   output_.add(answer_head(response, close_after_answer_));
-  if (head_.method != "HEAD") output_.add_body(response.answer);
+  if (head_.method != "HEAD") output_.add_body(std::move(response.body), response.body_owner);
   phase_ = Phase::kSending;
   progress_at_ = io_.clock.now();
 }
 
 std::string Connection::answer_head(const Response& response, bool close) const {
-  const schema::Answer& answer = *response.answer;
   std::string head;
   head.reserve(512);
   const auto out = std::back_inserter(head);
   fmt::format_to(out, "HTTP/1.1 {} {}\r\nDate: {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nX-Request-ID: {}\r\n",
-                 answer.http_status, reason_phrase(answer.http_status), http_date(io_.clock.wall_now()),
-                 answer.content_type(), answer.body_bytes(), response.request_id.str());
-  if (answer.retry_after_seconds > 0) fmt::format_to(out, "Retry-After: {}\r\n", answer.retry_after_seconds);
-  if (!response.allow.empty()) fmt::format_to(out, "Allow: {}\r\n", response.allow);
+                 response.http_status, reason_phrase(response.http_status), http_date(io_.clock.wall_now()),
+                 response.content_type, response.body_bytes(), response.request_id.str());
+  for (const Header& header : response.headers) fmt::format_to(out, "{}: {}\r\n", header.name, header.value);
   if (close) {
     head += "Connection: close\r\n";
   } else if (head_.version == HttpVersion::k10) {

@@ -41,14 +41,22 @@ struct PeerAddress {
   uint16_t port = 0;
 };
 
-/// Turns a request's head into somebody who takes its body and answers it.
+/// What an exchange is made from. Only `io` and `sink` outlive the making, and the exchange.
+struct Call {
+  const RequestHead& head;
+  const Uuid& id;  // echoed on the answer; a submission's is its request's
+  const PeerAddress& peer;
+  IoThread& io;
+  ResponseSink& sink;
+};
+
+/// Turns a call's head into somebody who takes its body and answers it.
 class Dispatcher {
  public:
   virtual ~Dispatcher() = default;
-  /// Either answers through `sink` at once (and then returns null or an exchange that is not used), or returns the
-  /// exchange that will. `io` and `sink` outlive the exchange.
-  virtual std::shared_ptr<Exchange> open(const RequestHead& head, const Uuid& request_id, const PeerAddress& peer,
-                                         IoThread& io, ResponseSink& sink) = 0;
+  /// Either answers through `call.sink` at once (and then returns null or an exchange that is not used), or returns the
+  /// exchange that will.
+  virtual std::shared_ptr<Exchange> open(const Call& call) = 0;
 };
 
 class Connection final : public SocketOwner, public ResponseSink, public std::enable_shared_from_this<Connection> {

@@ -2,14 +2,16 @@
 
 #include <algorithm>
 
+#include "gateway/abandonment.h"
 #include "gateway/body_budget.h"
 #include "gateway/connection.h"
 #include "gateway/descriptors.h"
-#include "gateway/execute.h"
 #include "gateway/gpus.h"
 #include "gateway/health.h"
 #include "gateway/origin.h"
+#include "gateway/requests.h"
 #include "gateway/routes.h"
+#include "gateway/submission_exchange.h"
 #include "gateway/transport.h"
 
 namespace kcoral::gateway {
@@ -18,11 +20,13 @@ namespace {
 /// A GET's exchange: it does not want a body, keeps nothing of it, and answers when whatever was sent is over.
 class DocumentExchange final : public Exchange {
  public:
-  DocumentExchange(std::function<schema::Answer()> make, const Uuid& request_id, ResponseSink& sink)
-      : make_(std::move(make)), request_id_(request_id), sink_(sink) {}
+  DocumentExchange(std::function<schema::Answer()> make, const Call& call)
+      : make_(std::move(make)), request_id_(call.id), sink_(call.sink) {}
 
   void on_body(std::string_view) override {}
-  void on_body_end() override { sink_.respond({request_id_, std::make_shared<const schema::Answer>(make_()), {}}); }
+  void on_body_end() override {
+    sink_.respond(answer_response(request_id_, std::make_shared<const schema::Answer>(make_())));
+  }
 
  private:
   const std::function<schema::Answer()> make_;
@@ -33,6 +37,21 @@ class DocumentExchange final : public Exchange {
 std::shared_ptr<BodyBudget> make_budget(const GatewayConfig& config) {
   return std::make_shared<BodyBudget>(std::max(config.bodies_bytes_max, config.request_bytes_max),
                                       within_descriptors(config.staged_blobs_max, 8));
+}
+
+void add_routes(Routes& routes) {
+  routes.add("POST", "/execute", Endpoint::kExecute);
+  routes.add("POST", "/requests", Endpoint::kEnqueue);
+  routes.add("GET", "/requests", Endpoint::kHistory);
+  routes.add("GET", "/requests/:id", Endpoint::kStatus);
+  routes.add("DELETE", "/requests/:id", Endpoint::kCancel);
+  routes.add("GET", "/requests/:id/result", Endpoint::kResult);
+  routes.add("GET", "/requests/:id/program", Endpoint::kProgram);
+  routes.add("GET", "/requests/:id/audit", Endpoint::kAudit);
+  routes.add("GET", "/requests/:id/output", Endpoint::kOutput);
+  routes.add("GET", "/requests/:id/artifacts/:key", Endpoint::kArtifact);
+  routes.add("GET", "/health", Endpoint::kHealth);
+  routes.add("GET", "/gpus", Endpoint::kGpus);
 }
 
 class HttpGateway final : public Gateway, public Dispatcher {
@@ -47,26 +66,31 @@ class HttpGateway final : public Gateway, public Dispatcher {
         facts_(std::move(facts)),
         address_(address),
         origin_(config_.host, address.loopback, config_.allowed_hosts),
-        execute_({config_.worker_wait, config_.bounds}, make_budget(config_), store) {
-    routes_.add("POST", "/execute", Endpoint::kExecute);
-    routes_.add("GET", "/health", Endpoint::kHealth);
-    routes_.add("GET", "/gpus", Endpoint::kGpus);
+        abandonment_(config_.abandoned_after, store),
+        submissions_({config_.worker_wait, config_.bounds}, make_budget(config_), store, waiting_, abandonment_),
+        requests_(store, waiting_, abandonment_) {
+    add_routes(routes_);
   }
   ~HttpGateway() override { stop(); }
 
   Status listen();
 
   uint16_t port() const override { return transport_->port(); }
-  void stop_admitting() override { execute_.stop_admitting(); }
-  void release_waiting() override { execute_.release_waiting(); }
+  void stop_admitting() override { submissions_.stop_admitting(); }
+  void release_waiting() override {
+    abandonment_.stop();
+    waiting_.release();
+  }
   void stop() override {
+    abandonment_.stop();
     if (transport_ != nullptr) transport_->stop(config_.stop_flush_wait);
   }
 
-  std::shared_ptr<Exchange> open(const RequestHead& head, const Uuid& request_id, const PeerAddress& peer, IoThread& io,
-                                 ResponseSink& sink) override;
+  std::shared_ptr<Exchange> open(const Call& call) override;
 
  private:
+  Result<std::shared_ptr<Exchange>> open_match(const Routes::Match& match, const Call& call);
+
   const GatewayConfig config_;
   const ConnectionLimits limits_;
   Clock& clock_;
@@ -74,7 +98,10 @@ class HttpGateway final : public Gateway, public Dispatcher {
   const ListenAddress address_;
   const OriginPolicy origin_;
   Routes routes_;
-  ExecuteService execute_;
+  WaitingClients waiting_;
+  Abandonment abandonment_;
+  SubmissionService submissions_;
+  RequestService requests_;
   std::unique_ptr<Transport> transport_;  // last: its threads use everything above
 };
 
@@ -89,37 +116,42 @@ Status HttpGateway::listen() {
   return {};
 }
 
-std::shared_ptr<Exchange> HttpGateway::open(const RequestHead& head, const Uuid& request_id, const PeerAddress& peer,
-                                            IoThread& io, ResponseSink& sink) {
-  if (auto own = origin_.check(head); !own) {
-    sink.respond(error_response(request_id, own.error()));
+std::shared_ptr<Exchange> HttpGateway::open(const Call& call) {
+  const auto refuse = [&call](const Error& error, std::vector<Header> headers = {}) {
+    Response response = error_response(call.id, error);
+    std::move(headers.begin(), headers.end(), std::back_inserter(response.headers));
+    call.sink.respond(std::move(response));
     return nullptr;
-  }
-  const auto route = routes_.match(head.method, head.path);
+  };
+  if (auto own = origin_.check(call.head); !own) return refuse(own.error());
+  const auto route = routes_.match(call.head.method, call.head.path);
   if (const auto* match = std::get_if<Routes::Match>(&route)) {
-    if (head.body.content_length > config_.request_bytes_max) {
-      sink.respond(error_response(request_id, request_too_large(config_.request_bytes_max)));
-      return nullptr;
-    }
-    switch (match->endpoint) {
-      case Endpoint::kExecute:
-        return execute_.open(head, request_id, peer, io, sink);
-      case Endpoint::kHealth:
-        return std::make_shared<DocumentExchange>([this] { return make_health_answer(facts_.health()); }, request_id,
-                                                  sink);
-      case Endpoint::kGpus:
-        return std::make_shared<DocumentExchange>([this] { return make_gpus_answer(facts_.gpus()); }, request_id, sink);
-    }
+    auto exchange = open_match(*match, call);
+    return exchange ? *exchange : refuse(exchange.error());
   }
   if (const auto* not_allowed = std::get_if<Routes::MethodNotAllowed>(&route)) {
-    auto response = error_response(
-        request_id, {ErrorKind::kMethodNotAllowed, fmt::format("this path answers {} only", not_allowed->allow)});
-    response.allow = not_allowed->allow;
-    sink.respond(std::move(response));
-    return nullptr;
+    return refuse({ErrorKind::kMethodNotAllowed, fmt::format("this path answers {} only", not_allowed->allow)},
+                  {{"Allow", not_allowed->allow}});
   }
-  sink.respond(error_response(request_id, {ErrorKind::kNotFound, "there is nothing at this path"}));
-  return nullptr;
+  return refuse({ErrorKind::kNotFound, "there is nothing at this path"});
+}
+
+Result<std::shared_ptr<Exchange>> HttpGateway::open_match(const Routes::Match& match, const Call& call) {
+  if (call.head.body.content_length > config_.request_bytes_max) {
+    return fail(request_too_large(config_.request_bytes_max));
+  }
+  switch (match.endpoint) {
+    case Endpoint::kExecute:
+      return submissions_.open_execute(call);
+    case Endpoint::kEnqueue:
+      return submissions_.open_enqueue(call);
+    case Endpoint::kHealth:
+      return std::make_shared<DocumentExchange>([this] { return make_health_answer(facts_.health()); }, call);
+    case Endpoint::kGpus:
+      return std::make_shared<DocumentExchange>([this] { return make_gpus_answer(facts_.gpus()); }, call);
+    default:
+      return requests_.open(match, call);
+  }
 }
 
 }  // namespace

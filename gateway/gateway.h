@@ -1,9 +1,10 @@
-// The gateway: HTTP in front of the store (contract sections 1, 2, 5, 7, 8 and 11).
+// The gateway: HTTP in front of the store (contract sections 1, 2, 5, 7, 8, 9 and 11).
 //
 // It promises: every request is answered with a body of the contract and the id that it was sent with; an answer
 // reaches the client that asked or nobody; memory is bounded by what is configured, never by what a client sends
 // (bodies by one budget over all of them, a connection's unread input by limits::kReadBytes); a program whose client
-// went away runs on.
+// went away runs on for a while (`abandoned_after`), and then only if somebody waits for it or it was submitted to be
+// asked for later.
 //
 // Gateway is thread-safe. The store, the clock and what the facts use must outlive it. The gateway never calls the
 // scheduler.
@@ -39,6 +40,8 @@ struct GatewayConfig {
   size_t staged_blobs_max = limits::kStagedBlobsMax;
   std::vector<std::string> allowed_hosts;  // see OriginPolicy
   std::chrono::milliseconds worker_wait = limits::kWorkerWait;
+  // How long nobody may have waited for what POST /execute sent before it is cancelled; nullopt: for ever.
+  std::optional<std::chrono::milliseconds> abandoned_after = limits::kAbandonedAfter;
   schema::ProgramBounds bounds;
 
   // Also never more than half of the descriptors that the process may have: main raises RLIMIT_NOFILE first.
@@ -113,11 +116,12 @@ class Gateway {
 
   virtual uint16_t port() const = 0;
 
-  /// From here on new programs are answered 503 busy. What was admitted is still waited for, and /health answers.
+  /// From here on new programs are answered 503 busy. What was admitted is still waited for, and everything else
+  /// answers.
   virtual void stop_admitting() = 0;
 
   /// Every client that still waits, or comes to wait, is answered 503 busy: the request is kept and can be asked for
-  /// again with the same X-Request-ID.
+  /// again with the same X-Request-ID. From here on none is cancelled because nobody waits for it.
   virtual void release_waiting() = 0;
 
   /// Takes no more connections, lets answers being sent go out for at most `stop_flush_wait`, then closes everything.

@@ -55,6 +55,7 @@ Status parse_request_line(std::string_view line, RequestHead& head, std::optiona
   auto path = path_of_target(origin_form);
   if (!path) return fail(path.error());
   head.path = std::move(*path);
+  if (const size_t mark = origin_form.find('?'); mark != std::string::npos) head.query = origin_form.substr(mark + 1);
   return {};
 }
 

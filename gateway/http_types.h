@@ -18,7 +18,7 @@
 namespace kcoral::gateway {
 
 struct Header {
-  std::string name;   // lowercase
+  std::string name;   // lowercase in a request, as it is to be sent in an answer
   std::string value;  // without surrounding white space
 };
 
@@ -36,6 +36,7 @@ struct BodyFraming {
 struct RequestHead {
   std::string method;  // as sent; may be one that nobody knows
   std::string path;    // as sent, not percent-decoded; without the query
+  std::string query;   // as sent, what follows the first '?' of the target
   HttpVersion version = HttpVersion::k11;
   std::vector<Header> headers;
   BodyFraming body;
@@ -53,16 +54,22 @@ struct RequestHead {
 /// What goes back to a client. The connection adds framing and leaves the body out for HEAD.
 struct Response {
   Uuid request_id;  // echoed in X-Request-ID
-  std::shared_ptr<const schema::Answer> answer;
-  std::string allow;   // the Allow header; empty: none
+  int http_status = 200;
+  std::string content_type = "application/json";
+  std::vector<Header> headers = {};  // besides those of the fields above and of the framing
+  std::vector<schema::Answer::Segment> body = {};
+  std::shared_ptr<const void> body_owner = {};  // of what the body's views point to
   bool close = false;  // close the connection after it, even if the request's body was read to its end
+
+  uint64_t body_bytes() const;
 };
 
-inline Response error_response(const Uuid& request_id, const Error& error, int retry_after_seconds = 0) {
-  return {request_id,
-          std::make_shared<const schema::Answer>(schema::make_error_answer(request_id, error, retry_after_seconds)),
-          {}};
-}
+/// `answer` as it stands, byte for byte.
+Response answer_response(const Uuid& request_id, std::shared_ptr<const schema::Answer> answer);
+/// A body that is one text.
+Response text_response(const Uuid& request_id, std::string text, std::string content_type = "application/json");
+/// Contract section 7. What may be asked again later says when.
+Response error_response(const Uuid& request_id, const Error& error);
 
 /// The error of a body beyond `body_bytes_max`.
 inline Error request_too_large(uint64_t body_bytes_max) {

@@ -24,14 +24,14 @@ void OutputQueue::add(std::string text) {
   add_view(std::move(owner), view);
 }
 
-void OutputQueue::add_body(const std::shared_ptr<const schema::Answer>& answer) {
-  for (schema::Answer::Segment& segment : answer->body()) {
-    if (auto* framing = std::get_if<std::string>(&segment)) {
-      add(std::move(*framing));
-    } else if (const auto* document = std::get_if<std::string_view>(&segment)) {
-      add_view(answer, *document);
-    } else {
-      pieces_.push_back({nullptr, {}, std::move(std::get<schema::Extent>(segment))});
+void OutputQueue::add_body(std::vector<schema::Answer::Segment> body, const std::shared_ptr<const void>& owner) {
+  for (schema::Answer::Segment& segment : body) {
+    if (auto* text = std::get_if<std::string>(&segment)) {
+      add(std::move(*text));
+    } else if (const auto* view = std::get_if<std::string_view>(&segment)) {
+      add_view(owner, *view);
+    } else if (auto& extent = std::get<schema::Extent>(segment); extent.length > 0) {
+      pieces_.push_back({nullptr, {}, std::move(extent)});
     }
   }
 }

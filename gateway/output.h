@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "schema/outcome.h"
 #include "schema/value.h"
@@ -26,8 +27,8 @@ class OutputQueue {
   };
 
   void add(std::string text);
-  /// The body of `answer`, which is kept alive until it is sent.
-  void add_body(const std::shared_ptr<const schema::Answer>& answer);
+  /// What its views point to is `owner`'s, which is kept alive until it is sent.
+  void add_body(std::vector<schema::Answer::Segment> body, const std::shared_ptr<const void>& owner);
 
   bool empty() const { return pieces_.empty(); }
   /// Sends up to about `bytes_max`; adds what was sent to `sent`.

@@ -39,14 +39,16 @@ void RouteTree::add(std::string_view pattern, size_t index) {
   tree_->segments.addRoute(std::string_view(copy.get(), pattern.size()), Index{index}, copy);
 }
 
-std::optional<size_t> RouteTree::find(std::string_view path) const {
+std::optional<RouteTree::Found> RouteTree::find(std::string_view path) const {
   if (!path.starts_with('/')) return std::nullopt;
-  if (path == "/") return tree_->root;
+  if (path == "/") return tree_->root ? std::optional(Found{*tree_->root, {}}) : std::nullopt;
   // The tree itself would forgive these.
   if (path.ends_with('/') || path.find("//") != std::string_view::npos) return std::nullopt;
-  const auto route = std::get<0>(tree_->segments.findRoute(path.substr(1)));
+  const auto [route, parameters, splats] = tree_->segments.findRoute(path.substr(1));
   if (route == nullptr) return std::nullopt;
-  return route->handler_.target<Index>()->value;
+  Found found{route->handler_.target<Index>()->value, {}};
+  for (const auto& parameter : parameters) found.parameters.push_back(parameter.as<std::string>());
+  return found;
 }
 
 }  // namespace kcoral::gateway

@@ -17,11 +17,11 @@ void Routes::add(std::string_view method, std::string_view pattern, Endpoint end
 
 std::variant<Routes::Match, Routes::NotFound, Routes::MethodNotAllowed> Routes::match(std::string_view method,
                                                                                       std::string_view path) const {
-  const auto found = tree_.find(path);
+  auto found = tree_.find(path);
   if (!found) return NotFound{};
   MethodNotAllowed not_allowed;
-  for (const auto& [known, endpoint] : paths_[*found].methods) {
-    if (known == method) return Match{endpoint};
+  for (const auto& [known, endpoint] : paths_[found->index].methods) {
+    if (known == method) return Match{endpoint, std::move(found->parameters)};
     if (!not_allowed.allow.empty()) not_allowed.allow += ", ";
     not_allowed.allow += known;
   }

@@ -11,12 +11,26 @@
 
 namespace kcoral::gateway {
 
-enum class Endpoint { kExecute, kHealth, kGpus };
+enum class Endpoint {
+  kExecute,
+  kEnqueue,
+  kHistory,
+  kStatus,
+  kCancel,
+  kResult,
+  kProgram,
+  kAudit,
+  kOutput,
+  kArtifact,
+  kHealth,
+  kGpus,
+};
 
 class Routes {
  public:
   struct Match {
     Endpoint endpoint;
+    std::vector<std::string> parameters;  // segments of the path, as they were sent
   };
   struct NotFound {};
   struct MethodNotAllowed {

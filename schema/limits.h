@@ -66,6 +66,7 @@ inline constexpr auto kIdleTimeout = 75s;       // a kept-alive connection witho
 inline constexpr auto kLingerSilence = 5s;
 inline constexpr auto kLingerTotal = 30s;
 inline constexpr size_t kConnectionsMax = 10000;
+inline constexpr int kRetryAfterSeconds = 5;     // said with every busy: a server restarts in less
 inline constexpr auto kLongPollMax = 60s;        // contract: ?wait=
 inline constexpr size_t kHistoryPageMax = 1000;  // requests; a megabyte or so of JSON
 inline constexpr size_t kHistoryPageDefault = 50;

@@ -36,6 +36,7 @@ TEST(Head, ReadsLineAndHeaders) {
   ASSERT_FALSE(parsed.error) << parsed.error->message;
   EXPECT_EQ(parsed.head.method, "GET");
   EXPECT_EQ(parsed.head.path, "/requests/7");
+  EXPECT_EQ(parsed.head.query, "wait=5&state=a%20b&wait=6&flag");
   EXPECT_EQ(parsed.head.sole("x-odd"), "two words");
   EXPECT_TRUE(parsed.head.keep_alive);
   EXPECT_FALSE(parsed.head.body.has_body());
@@ -47,6 +48,7 @@ TEST(Head, AnAbsoluteTargetNamesTheHost) {
   EXPECT_EQ(parsed.head.path, "/health");
   EXPECT_EQ(parsed.head.sole("host"), "Example.com:81");
   EXPECT_EQ(parse("GET http://a?b=c HTTP/1.1\r\nHost: a\r\n").head.path, "/");
+  EXPECT_EQ(parse("GET http://a?b=c HTTP/1.1\r\nHost: a\r\n").head.query, "b=c");
 }
 
 TEST(Head, ReadsFraming) {

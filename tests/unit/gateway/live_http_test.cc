@@ -108,7 +108,7 @@ TEST(LiveHttp, HeadAnswersAsGetWithoutTheBody) {
 TEST(LiveHttp, UnknownPathsAndMethodsCarryTheErrorBody) {
   LiveGateway live;
   RawClient client = live.client();
-  for (const char* path : {"/", "/execute/", "/health/", "/Health", "//health", "/requests", "/health%20"}) {
+  for (const char* path : {"/", "/execute/", "/health/", "/Health", "//health", "/requests/", "/health%20"}) {
     client.send(get(path));
     const auto answer = client.read_answer();
     ASSERT_TRUE(answer) << path;

@@ -1,6 +1,6 @@
 // Limits of time and number. Time stands still until a test moves it; a thread looks at its timers whenever something
 // happens on it, so a test that moved the clock asks for /health.
-#include "tests/unit/gateway/live_gateway.h"
+#include "tests/unit/gateway/live_requests.h"
 
 namespace kcoral::gateway {
 namespace {
@@ -26,6 +26,25 @@ class LiveLimits : public ::testing::Test {
     const auto answer = client.read_answer();
     ASSERT_TRUE(answer);
     EXPECT_EQ(answer->status, 200);
+  }
+
+  /// Enqueues a program.
+  Uuid submit() {
+    const Uuid id = Uuid::random();
+    RawClient client = live.client();
+    client.send(enqueue_program(id_header(id)));
+    EXPECT_EQ(client.read_answer()->status, 202);
+    return id;
+  }
+  /// Executes a program, and goes away before its answer.
+  Uuid abandon() {
+    const Uuid id = Uuid::random();
+    RawClient client = live.client();
+    client.send(execute_program(id_header(id)));
+    live.store.wait_until([&] { return live.store.watching() == 1; });
+    client.reset();
+    live.store.wait_until([&] { return live.store.watching() == 0; });
+    return id;
   }
 
   FakeClock clock;
@@ -126,6 +145,118 @@ TEST_F(LiveLimits, TheWaitForAWorkerEndsInARejection) {
   EXPECT_EQ(error_kind(*answer), "busy");
   EXPECT_NE(answer->header("retry-after"), "");
   EXPECT_EQ(live.store.rejected(), std::vector<Uuid>{id});
+}
+
+TEST_F(LiveLimits, ALongPollEndsAfterItsWait) {
+  const Uuid id = submit();
+  RawClient client = live.client();
+  client.send(get("/requests/" + id.str() + "?wait=59.5"));
+  live.store.wait_until([&] { return live.store.watching() == 1; });
+  live.store.start(id);
+  advance(59s);
+  EXPECT_EQ(live.store.watching(), 1u);
+  advance(1s);
+  const auto answer = client.read_answer();
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->status, 200);
+  EXPECT_EQ(nlohmann::json::parse(answer->body)["state"], "running") << "as it is then";
+  EXPECT_EQ(live.store.watching(), 0u);
+}
+
+TEST_F(LiveLimits, WhatItsClientAbandonedIsCancelled) {
+  const Uuid id = abandon();
+  advance(9s);
+  EXPECT_TRUE(live.store.cancellations().empty());
+  advance(1s);
+  live.store.wait_until([&] { return !live.store.cancellations().empty(); });
+  EXPECT_EQ(live.store.cancellations(), std::vector({FakeStore::Cancellation(id, store::CancelBy::kNobody)}));
+}
+
+TEST_F(LiveLimits, AClientThatIsBackInTimeFindsItsRequest) {
+  const Uuid id = abandon();
+  advance(9s);
+  RawClient back = live.client();
+  back.send(execute_program(id_header(id)));
+  live.store.wait_until([&] { return live.store.watching() == 1; });
+  advance(100s);
+  live.store.answer(id, FakeStore::document("{}"));
+  EXPECT_EQ(back.read_answer()->status, 200);
+  EXPECT_TRUE(live.store.cancellations().empty());
+}
+
+TEST_F(LiveLimits, AClientThatIsBackInTimeMayTakeItsTimeToSend) {
+  const Uuid id = abandon();
+  RawClient back = live.client();
+  const std::string request = execute_program(id_header(id));
+  back.send(std::string_view(request).substr(0, request.size() - 1));
+  health();
+  advance(50s);
+  EXPECT_TRUE(live.store.cancellations().empty());
+  back.send(std::string_view(request).substr(request.size() - 1));
+  live.store.wait_until([&] { return live.store.watching() == 1; });
+  live.store.answer(id, FakeStore::document("{}"));
+  EXPECT_EQ(back.read_answer()->status, 200);
+}
+
+TEST_F(LiveLimits, WhoNeverSentAProgramToItsEndHasAbandonedNothing) {
+  const Uuid id = Uuid::random();
+  RawClient client = live.client();
+  client.send(execute_head("Content-Length: 1000", id_header(id)));
+  health();
+  client.reset();
+  health();
+  advance(100s);
+  EXPECT_TRUE(live.store.cancellations().empty());
+}
+
+TEST_F(LiveLimits, WhoPollsForTheEndKeepsARequest) {
+  const Uuid id = abandon();
+  RawClient polling = live.client();
+  polling.send(get("/requests/" + id.str() + "?wait=60"));
+  live.store.wait_until([&] { return live.store.watching() == 1; });
+  advance(50s);
+  EXPECT_TRUE(live.store.cancellations().empty());
+  live.store.answer(id, FakeStore::document("{}"));
+  EXPECT_EQ(polling.read_answer()->status, 200);
+}
+
+TEST_F(LiveLimits, AClientThatGoesBeforeItsProgramIsAdmittedHasAbandonedIt) {
+  live.store.hold(true);
+  RawClient client = live.client();
+  const Uuid id = Uuid::random();
+  client.send(execute_program(id_header(id)));
+  live.store.wait_until([&] { return live.store.asked() == 1; });
+  client.reset();
+  health();
+  live.store.hold(false);
+  live.store.wait_until([&] {
+    advance(10s);
+    return !live.store.cancellations().empty();
+  });
+  EXPECT_EQ(live.store.cancellations().at(0), FakeStore::Cancellation(id, store::CancelBy::kNobody));
+}
+
+TEST_F(LiveLimits, WhatIsPolledForIsNotAbandoned) {
+  submit();
+  advance(100s);
+  EXPECT_TRUE(live.store.cancellations().empty());
+}
+
+TEST_F(LiveLimits, AnAnsweredRequestIsNotAbandoned) {
+  live.store.on_run = [](const store::Submission&) { return FakeStore::document("{}"); };
+  RawClient client = live.client();
+  client.send(execute_program());
+  ASSERT_EQ(client.read_answer()->status, 200);
+  client.reset();
+  advance(100s);
+  EXPECT_TRUE(live.store.cancellations().empty());
+}
+
+TEST_F(LiveLimits, AServerThatStopsAbandonsNothing) {
+  abandon();
+  live.gateway->release_waiting();
+  advance(100s);
+  EXPECT_TRUE(live.store.cancellations().empty());
 }
 
 TEST(LiveConnections, BeyondTheCapAreClosedAtOnce) {

@@ -1,0 +1,16 @@
+#include "gateway/enqueue.h"
+
+#include "gateway/status_document.h"
+
+namespace kcoral::gateway {
+
+void EnqueueExchange::on_admitted() { store().status(call_id(), posted(&EnqueueExchange::on_status)); }
+
+void EnqueueExchange::on_status(Result<store::RequestStatus> status) {
+  if (!status) return answer(status.error());
+  Response response = status_response(call_id(), *status, 202);
+  response.headers.push_back({"Location", path_of_request(call_id())});
+  respond(std::move(response));
+}
+
+}  // namespace kcoral::gateway
