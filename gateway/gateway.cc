@@ -61,6 +61,7 @@ class HttpGateway final : public Gateway, public Dispatcher {
         limits_{.head = config_.head_timeout,
                 .stall = config_.stall_timeout,
                 .idle = config_.idle_timeout,
+                .probe = config_.half_closed_probe,
                 .body_bytes_max = config_.request_bytes_max},
         clock_(clock),
         facts_(std::move(facts)),

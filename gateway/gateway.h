@@ -49,6 +49,7 @@ struct GatewayConfig {
   std::chrono::milliseconds head_timeout = limits::kHeadTimeout;
   std::chrono::milliseconds stall_timeout = limits::kBodyStallTimeout;
   std::chrono::milliseconds idle_timeout = limits::kIdleTimeout;
+  std::chrono::milliseconds half_closed_probe = limits::kHalfClosedProbe;
   std::chrono::milliseconds stop_flush_wait = std::chrono::seconds(5);  // for answers being sent when it stops
 };
 

@@ -175,7 +175,13 @@ std::vector<int> Server::device_ids() const {
 }
 
 Status Server::start_parts(int signals) {
-  auto opened = store::open_store({options_.data_dir, options_.blob_cache_bytes, gpu_count_max()}, clock_);
+  auto opened = store::open_store({.data_dir = options_.data_dir,
+                                   .blob_cache_bytes = options_.blob_cache_bytes,
+                                   .gpu_count_max = gpu_count_max(),
+                                   .queued_requests_max = options_.queued_requests_max,
+                                   .queued_requests_of_client_max = options_.queued_requests_of_client_max,
+                                   .retention = options_.retention},
+                                  clock_);
   if (!opened) return fail(opened.error());
   store_ = std::move(*opened);
   // Its real place, whatever links lead there: what is hidden from programs must be named as the kernel sees it.
@@ -262,6 +268,7 @@ gateway::GatewayConfig Server::gateway_config() const {
   config.request_bytes_max = options_.request_bytes_max;
   config.allowed_hosts = options_.allowed_hosts;
   config.worker_wait = options_.worker_wait;
+  config.abandoned_after = options_.abandoned_after;
   config.bounds.timeout_seconds_max = options_.timeout_seconds_max;
   config.bounds.output_limit_bytes_max = options_.output_limit_bytes_max;
   config.bounds.gpu_count_max = gpu_count_max();

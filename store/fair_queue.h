@@ -32,7 +32,7 @@ namespace kcoral::store {
 class FairQueue {
  public:
   static constexpr int64_t kOldestShare = 8;
-  static constexpr std::chrono::microseconds kQuantum{50'000};
+  static constexpr std::chrono::microseconds kQuantum{10'000};
   /// What a start costs at least: without it a client whose programs fail at once would never be charged.
   static constexpr std::chrono::microseconds kCostMin{500};
   /// Of clients that have nothing queued and nothing running, how many are remembered with what they owe.
