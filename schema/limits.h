@@ -78,6 +78,10 @@ inline constexpr uint64_t kQueuePositionMax = 10000;  // contract
 // Defaults of --max-queued-requests and --max-queued-per-client. A queued request takes some 300 bytes of memory.
 inline constexpr uint64_t kQueuedRequestsMax = 1'000'000;
 inline constexpr uint64_t kQueuedRequestsOfClientMax = 100'000;
+// Clients that GET /metrics names: each is a time series, and a client chooses its name. So many are counted to know
+// which those are; they take some 200 KiB.
+inline constexpr size_t kClientsNamedMax = 20;
+inline constexpr size_t kClientsCountedMax = 1000;
 
 // --- waiting and ending ---
 inline constexpr auto kWorkerWait = 1800s;  // default of --worker-wait-timeout-seconds; /execute only

@@ -79,6 +79,7 @@ class Server {
   int gpu_count_max() const;
   gateway::GatewayConfig gateway_config() const;
   gateway::HealthFacts health() const;
+  gateway::MetricsFacts metrics() const;
   void on_ready(const executor::ExecutorInfo& info);
   void on_unable(Error error);
   void on_signal(int signals);
@@ -200,8 +201,9 @@ Status Server::start_parts(int signals) {
       scheduler::SchedulerConfig{options_.response_bytes_max, device_ids(), watch_.get(), order});
   if (auto recovered = store_->recover(); !recovered) return recovered;
   if (const uint64_t kept = store_->counts().queued; kept > 0) spdlog::info("{} queued before, taken up now", kept);
-  auto gateway = gateway::Gateway::start(gateway_config(), *store_, clock_,
-                                         {[this] { return health(); }, [this] { return gpus(); }});
+  auto gateway =
+      gateway::Gateway::start(gateway_config(), *store_, clock_,
+                              {[this] { return health(); }, [this] { return gpus(); }, [this] { return metrics(); }});
   if (!gateway) return fail(gateway.error());
   gateway_ = std::move(*gateway);
   scheduler_->start({[this](const executor::ExecutorInfo& info) { on_ready(info); },
@@ -331,6 +333,18 @@ std::vector<gateway::GpuFacts> Server::gpus() const {
     all.push_back(std::move(facts));
   }
   return all;
+}
+
+gateway::MetricsFacts Server::metrics() const {
+  gateway::MetricsFacts facts;
+  facts.version = KCORAL_VERSION;
+  facts.started_at = started_at_;
+  facts.requests = store_->counts();
+  facts.store = store_->figures();
+  facts.executors = scheduler_->executor_states();
+  if (auto leases = scheduler_->lease_figures()) facts.leases = {std::move(leases->waited), std::move(leases->held)};
+  facts.gpus = gpus();
+  return facts;
 }
 
 void Server::on_ready(const executor::ExecutorInfo& info) {
