@@ -6,6 +6,8 @@
 #include <cerrno>
 #include <ctime>
 
+#include "base/failpoint.h"
+
 namespace kcoral::gateway {
 namespace {
 
@@ -144,7 +146,10 @@ bool Connection::step_input() {
 }
 
 bool Connection::step_sending() {
-  if (!flush_output()) return false;
+  if (!flush_output()) {
+    if (phase_ == Phase::kSending) failpoint("gateway.answer.half_sent");
+    return false;
+  }
   end_answer();
   return true;
 }
@@ -336,6 +341,7 @@ bool Connection::flush_output() {
 }
 
 void Connection::end_answer() {
+  failpoint("gateway.answer.sent");
   if (close_after_answer_) return begin_lingering();
   head_ = RequestHead();
   request_id_.reset();

@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include "base/failpoint.h"
 #include "base/log.h"
 #include "schema/limits.h"
 
@@ -100,8 +101,10 @@ void Writer::commit(std::span<Operation> batch) {
   results.reserve(batch.size());
   const bool all_applied = apply(batch, results);
   Status committed;
+  if (all_applied) failpoint("store.batch.applied");
   if (all_applied) committed = commit_.execute();
   if (all_applied && committed) {
+    failpoint("store.batch.committed");
     undo_log_.forget();
     for (size_t i = 0; i < batch.size(); ++i) {
       if (results[i]) {
