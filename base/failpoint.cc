@@ -26,6 +26,22 @@ void say(std::string_view what, size_t index) {
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
 }
 
+Status set_deadly(std::string_view setting) {
+  const std::string_view name = setting.substr(0, setting.find(':'));
+  deadly = static_cast<size_t>(std::ranges::find(kFailpoints, name) - kFailpoints);
+  if (deadly == kNone) {
+    return fail(ErrorKind::kEnvironment, "KCORAL_FAILPOINT: there is no \"{}\"; there are: {}", name,
+                fmt::join(kFailpoints, " "));
+  }
+  if (name.size() == setting.size()) return {};
+  const std::string_view number = setting.substr(name.size() + 1);
+  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), deadly_pass);
+  if (error != std::errc() || end != number.data() + number.size() || deadly_pass == 0) {
+    return fail(ErrorKind::kEnvironment, "KCORAL_FAILPOINT: \"{}\" is no count of passes from 1", number);
+  }
+  return {};
+}
+
 }  // namespace
 
 constinit std::atomic<bool> armed{false};
@@ -44,21 +60,11 @@ void pass(size_t index) {
 Status arm_failpoints(const char* setting) {
   namespace internal = failpoints_internal;
   if (setting == nullptr) return {};
-  internal::armed = true;
   const std::string_view text(setting);
-  if (text == "note") return {};
-  const std::string_view name = text.substr(0, text.find(':'));
-  internal::deadly = static_cast<size_t>(std::ranges::find(kFailpoints, name) - kFailpoints);
-  if (internal::deadly == internal::kNone) {
-    return fail(ErrorKind::kEnvironment, "KCORAL_FAILPOINT: there is no \"{}\"; there are: {}", name,
-                fmt::join(kFailpoints, " "));
+  if (text != "note") {
+    if (auto set = internal::set_deadly(text); !set) return set;
   }
-  if (name.size() == text.size()) return {};
-  const std::string_view number = text.substr(name.size() + 1);
-  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), internal::deadly_pass);
-  if (error != std::errc() || end != number.data() + number.size() || internal::deadly_pass == 0) {
-    return fail(ErrorKind::kEnvironment, "KCORAL_FAILPOINT: \"{}\" is no count of passes from 1", number);
-  }
+  internal::armed = true;
   return {};
 }
 
