@@ -60,10 +60,7 @@ class Plan:
     is_heavy: bool  # large blobs and answers
     kills_executors: bool
     at_start: bool  # the server that is to die starts on what another one left
-
-    @property
-    def prunes(self) -> bool:
-        return self.point is not None and self.point.startswith("retention.")
+    prunes: bool  # old outcomes go meanwhile
 
     @property
     def is_about_loss(self) -> bool:
@@ -130,7 +127,7 @@ class Trial:
     def round(self, plan: Plan) -> str:
         begun = time.monotonic()
         if plan.at_start:
-            self._lives(replace(plan, point=None), plan.draw.uniform(0.05, 0.6))
+            self._lives(replace(plan, point=None, prunes=False), plan.draw.uniform(0.05, 0.6))
             self._look_at_what_is_left()
         self.told.is_pruning = plan.prunes
         was_killed = self._lives(plan, EXECUTOR_POINT_S if plan.is_of_executors else POINT_PATIENCE_S)
@@ -352,6 +349,7 @@ def plans(rounds: int, seed: int, points: list[str]) -> Iterator[Plan]:
             is_heavy=is_last or is_of_large or number % 5 == 0,
             kills_executors=is_last or number % 4 == 1 or point.startswith(("scheduler.loss.", "store.requeue.")),
             at_start=not is_last and (number % 4 == 3 or point.startswith("recovery.")),
+            prunes=any(each.startswith("retention.") for each in points) if is_last else point.startswith("retention."),
         )
 
 
