@@ -5,9 +5,11 @@
 
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 
 #include "base/event_loop.h"
+#include "base/failpoint.h"
 #include "base/log.h"
 #include "executor/frame.h"
 #include "executor/install_paths.h"
@@ -43,6 +45,7 @@ int run(const std::string& slot_name, const std::string& log_level) {
     spdlog::error("{}", error.message);
     return 1;
   };
+  if (auto armed = arm_failpoints(std::getenv("KCORAL_FAILPOINT")); !armed) return failed(armed.error());
   leave_signals_to_the_server();
   allow_all_descriptors();
   auto executable = own_executable();

@@ -6,6 +6,8 @@
 #include <cerrno>
 #include <ctime>
 
+#include "base/failpoint.h"
+
 namespace kcoral::gateway {
 namespace {
 
@@ -167,7 +169,10 @@ void Connection::probe() {
 }
 
 bool Connection::step_sending() {
-  if (!flush_output()) return false;
+  if (!flush_output()) {
+    if (phase_ == Phase::kSending) failpoint("gateway.answer.half_sent");
+    return false;
+  }
   end_answer();
   return true;
 }
@@ -359,6 +364,7 @@ bool Connection::flush_output() {
 }
 
 void Connection::end_answer() {
+  failpoint("gateway.answer.sent");
   if (close_after_answer_) return begin_lingering();
   head_ = RequestHead();
   request_id_.reset();

@@ -1,5 +1,6 @@
 #include "gateway/enqueue.h"
 
+#include "base/failpoint.h"
 #include "gateway/status_document.h"
 
 namespace kcoral::gateway {
@@ -10,6 +11,7 @@ void EnqueueExchange::on_status(Result<store::RequestStatus> status) {
   if (!status) return answer(status.error());
   Response response = status_response(call_id(), *status, 202);
   response.headers.push_back({"Location", path_of_request(call_id())});
+  failpoint("gateway.admission.answering");
   respond(std::move(response));
 }
 

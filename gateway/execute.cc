@@ -1,5 +1,7 @@
 #include "gateway/execute.h"
 
+#include "base/failpoint.h"
+
 namespace kcoral::gateway {
 
 void ExecuteExchange::on_admitted() {
@@ -10,6 +12,7 @@ void ExecuteExchange::on_admitted() {
 
 void ExecuteExchange::on_outcome(Result<AnswerPtr> outcome) {
   if (!outcome) return answer(outcome.error());
+  failpoint("gateway.outcome.answering");
   respond(answer_response(call_id(), std::move(*outcome)));
 }
 

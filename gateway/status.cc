@@ -1,5 +1,6 @@
 #include "gateway/status.h"
 
+#include "base/failpoint.h"
 #include "gateway/status_document.h"
 
 namespace kcoral::gateway {
@@ -52,6 +53,7 @@ void CancelExchange::on_end(Status ended) {
 
 void CancelExchange::on_status(Result<store::RequestStatus> status) {
   if (!status) return answer(status.error());
+  failpoint("gateway.cancel.answering");
   if (status->state == schema::State::kCancelled) return respond(status_response(call_id(), *status));
   answer({ErrorKind::kConflict,
           fmt::format("the request ended as {} before it could be cancelled", schema::wire_name(status->state))});

@@ -1,5 +1,6 @@
 #include "gateway/submission_exchange.h"
 
+#include "base/failpoint.h"
 #include "gateway/enqueue.h"
 #include "gateway/execute.h"
 #include "schema/json_reader.h"
@@ -57,6 +58,7 @@ void SubmissionExchange::on_body(std::string_view bytes) {
 }
 
 void SubmissionExchange::on_body_end() {
+  failpoint("gateway.body.received");
   auto received = sender_.reader->finish(service_.config().bounds);
   sender_.reader.reset();
   if (!received) return answer(received.error());

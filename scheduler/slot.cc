@@ -4,6 +4,7 @@
 #include <iterator>
 #include <utility>
 
+#include "base/failpoint.h"
 #include "base/log.h"
 #include "scheduler/answer_builder.h"
 #include "schema/limits.h"
@@ -49,7 +50,9 @@ void Slot::run(store::Claim claim) {
   state_ = State::kRunning;
   gpus_noted_.clear();
   given_back_.clear();
+  failpoint("scheduler.run.starting");
   executor_->run(std::move(assignment));
+  failpoint("scheduler.run.sent");
 }
 
 void Slot::cancel(const store::Fence& fence) {
@@ -150,6 +153,7 @@ void Slot::note_devices_taken(const std::vector<int>& devices, const Uuid& reque
 void Slot::on_outcome(executor::RunReport report) {
   // Abandoned before: the store has the request's true state already.
   if (state_ != State::kRunning) return;
+  failpoint("scheduler.outcome.received");
   store::Completion completion = make_completion(fence_->request_id, queued_, report, response_bytes_max_);
   completion.records = take_records();
   commit("the outcome of " + fence_->request_id.str(),
@@ -168,6 +172,7 @@ void Slot::on_quarantined(std::string reason) {
 
 void Slot::on_lost(std::string reason, bool permanent) {
   if (state_ == State::kRunning) {
+    failpoint("scheduler.loss.noticed");
     spdlog::warn("{} was lost while it ran {}: {}", name(), fence_->request_id.str(), reason);
     flush_records();
     abandon(*fence_, reason);

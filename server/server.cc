@@ -8,11 +8,13 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <utility>
 
 #include "base/event_loop.h"
+#include "base/failpoint.h"
 #include "base/log.h"
 #include "base/mutex.h"
 #include "devices/devices.h"
@@ -185,6 +187,7 @@ Status Server::start_parts(int signals) {
                                   clock_);
   if (!opened) return fail(opened.error());
   store_ = std::move(*opened);
+  failpoint("recovery.start.opened");
   // Its real place, whatever links lead there: what is hidden from programs must be named as the kernel sees it.
   data_dir_ = std::filesystem::canonical(options_.data_dir);
   if (auto checked = check_exposed_paths(data_dir_); !checked) return checked;
@@ -402,7 +405,8 @@ int run_server(const ServerOptions& options) {
   spdlog::set_level(spdlog::level::from_str(options.log_level));
   raise_descriptor_limit();
   Server server(options);
-  Status status = server.prepare();
+  Status status = arm_failpoints(std::getenv("KCORAL_FAILPOINT"));
+  if (status) status = server.prepare();
   // From here on signals are read by the loop: every thread that follows is started with them blocked.
   if (status) status = server.run(block_signals());
   if (status) return 0;

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <vector>
 
+#include "base/failpoint.h"
 #include "base/log.h"
 
 namespace kcoral::store {
@@ -101,7 +102,9 @@ Status AuditCopier::copy_all() {
       }
     }
     if (auto stored = content_.put_records(records); !stored) return stored;
+    failpoint("audit.copy.stored");
     if (auto synced = content_.sync(); !synced) return synced;
+    failpoint("audit.copy.synced");
     copied_through_ = rows->back().id;
     remove_copied();
   }
@@ -110,7 +113,8 @@ Status AuditCopier::copy_all() {
 void AuditCopier::remove_copied() {
   writer_.submit({.apply = [this, id = copied_through_]() -> Result<Writer::AfterCommit> {
                     if (auto removed = outbox_.remove_through(id); !removed) return fail(removed.error());
-                    return Writer::AfterCommit([] {});
+                    failpoint("audit.removal.applied");
+                    return Writer::AfterCommit([] { failpoint("audit.removal.committed"); });
                   },
                   // The next removal takes these rows with it.
                   .failed = [](const Error& error) { spdlog::warn("the outbox: {}", error.message); },

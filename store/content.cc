@@ -3,6 +3,7 @@
 #include <limits>
 #include <utility>
 
+#include "base/failpoint.h"
 #include "base/log.h"
 #include "store/content_engine.h"
 #include "store/content_keys.h"
@@ -63,6 +64,7 @@ Status Content::put_blob(const Digest& digest, std::string_view bytes) {
       // Before anybody can see it. Until its own end is known, no sync makes it durable.
       note_unsynced(digest, std::numeric_limits<uint64_t>::max());
       stored = engine_->write(batch, "storing a blob");
+      failpoint("content.name.written");
       note_unsynced(digest, stored ? std::optional(engine_->ended()) : std::nullopt);
       if (stored) return {};
     }

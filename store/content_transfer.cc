@@ -1,5 +1,6 @@
 #include "store/content_transfer.h"
 
+#include "base/failpoint.h"
 #include "base/log.h"
 #include "schema/limits.h"
 #include "store/content_keys.h"
@@ -17,7 +18,9 @@ Status ContentTransfer::write(std::span<const std::string_view> pieces) {
   }
   if (!table_file_) return {};
   if (auto written = write_chunk(); !written) return written;
-  return table_file_->ingest();
+  const Status ingested = table_file_->ingest();
+  failpoint("content.table.ingested");
+  return ingested;
 }
 
 void ContentTransfer::finish(rocksdb::WriteBatch& batch) {
@@ -39,6 +42,7 @@ Status ContentTransfer::begin_table_file() {
   has_mark_ = true;
   if (auto marked = engine_.write(batch, "storing content"); !marked) return marked;
   if (auto synced = engine_.sync(); !synced) return fail(synced.error());
+  failpoint("content.mark.synced");
   auto file = ContentTableFile::create(engine_, id_);
   if (!file) return fail(file.error());
   table_file_ = std::move(*file);
@@ -64,7 +68,9 @@ Status ContentTransfer::write_chunk() {
   if (!has_mark_) batch.Put(engine_.family(kDefault), writing_key(id_), "");
   has_mark_ = true;
   put_in_batch(batch);
-  return engine_.write(batch, "storing content");
+  const Status written = engine_.write(batch, "storing content");
+  failpoint("content.chunk.written");
+  return written;
 }
 
 Status ContentTransfer::put_in_table_file() {

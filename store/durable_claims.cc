@@ -1,6 +1,7 @@
 // The part of DurableStore that gives queued requests to idle executors, and takes back those that cannot be loaded.
 #include <utility>
 
+#include "base/failpoint.h"
 #include "base/log.h"
 #include "schema/limits.h"
 #include "store/durable_store.h"
@@ -64,6 +65,7 @@ Result<AfterCommit> DurableStore::assign_queued() {
     while (pool != nullptr && !is_short_) {
       auto executor = pool->take(for_several_gpus);
       if (!executor) break;
+      failpoint("store.claim.begun");
       auto claimed = requests_->claim_next(*executor, for_several_gpus, clock_.wall_now());
       if (!claimed || !*claimed) pool->put_back(*executor);
       if (!claimed) return fail(claimed.error());
@@ -74,6 +76,7 @@ Result<AfterCommit> DurableStore::assign_queued() {
       const auto admitted = admitted_.find(assignment->claimed.claim.fence.request_id);
       if (admitted != admitted_.end()) assignment->admitted = admitted->second;
       assigned_.push_back(std::move(assignment));
+      failpoint("store.claim.applied");
     }
   }
   return AfterCommit([this] { on_assigned(); });
@@ -82,6 +85,7 @@ Result<AfterCommit> DurableStore::assign_queued() {
 void DurableStore::on_assigned() {
   admitted_.clear();
   for (AssignmentPtr& assignment : std::exchange(assigned_, {})) {
+    failpoint("store.claim.committed");
     --queued_;
     ++in_progress_;
     meters_.queued.observe(assignment->claimed.claim.queued);
@@ -113,6 +117,7 @@ void DurableStore::on_assigning_failed(const Error& error) {
 
 void DurableStore::load_claim(const AssignmentPtr& assignment) {
   const Status filled = fill_claim(*assignment);
+  failpoint("store.claim.loaded");
   if (hand_over(assignment, filled.has_value())) return;
   if (filled) return end_unstarted(assignment, State::kCancelled, {ErrorKind::kCancelled, "cancelled before it began"});
   const bool may_pass = is_shortage(filled.error()) && assignment->put_backs < limits::kPutBacksMax;
@@ -125,6 +130,7 @@ bool DurableStore::hand_over(const AssignmentPtr& assignment, bool is_filled) {
   const bool is_cancelled = loading_.extract(assignment->claimed.claim.fence).mapped();
   if (!is_filled || is_cancelled) return false;
   pool_.load()->assign(assignment->executor, std::move(assignment->claimed.claim));
+  failpoint("store.claim.handed_over");
   return true;
 }
 

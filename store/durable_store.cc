@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/failpoint.h"
 #include "base/log.h"
 #include "base/mutex.h"
 #include "schema/limits.h"
@@ -160,7 +161,9 @@ void DurableStore::admit(Submission submission, std::function<void(Result<Admiss
 }
 
 void DurableStore::take_in(const AdmittingPtr& admitting) {
+  failpoint("store.blobs.staged");
   if (auto held = hold_blobs(*admitting); !held) return admitting->done(fail(held.error()));
+  failpoint("store.blobs.stored");
   if (admitting->missing.empty()) admitting->program = encode_text(admitting->submission.program_text);
   // Also what somebody else has stored and not yet synced must be durable before a row refers to it. A disk that was
   // full is asked again whatever there is to sync.
@@ -171,6 +174,7 @@ void DurableStore::take_in(const AdmittingPtr& admitting) {
   }
   syncer_->after_sync([this, admitting](const Status& synced) {
     if (!synced) return admitting->done(fail(synced.error()));
+    failpoint("store.blobs.synced");
     on_blobs_held(admitting);
   });
 }
@@ -214,6 +218,7 @@ Result<Admission> DurableStore::admission_without_blobs(const Admitting& admitti
 void DurableStore::insert(const AdmittingPtr& admitting) {
   submit_arrival(
       {.apply = [this, admitting]() -> Result<AfterCommit> {
+         failpoint("store.admit.begun");
          auto kind =
              requests_->admit(admitting->submission, admitting->program, admitting->blob_bytes, clock_.wall_now());
          if (!kind) {
@@ -221,7 +226,9 @@ void DurableStore::insert(const AdmittingPtr& admitting) {
            return fail(kind.error());
          }
          if (*kind == Admission::Kind::kAdmitted) admitted_[admitting->submission.request_id] = admitting;
+         failpoint("store.admit.applied");
          return AfterCommit([this, admitting, kind = *kind] {
+           failpoint("store.admit.committed");
            if (kind == Admission::Kind::kAdmitted) {
              ++queued_;
              (admitting->submission.synchronous ? meters_.admitted_synchronous : meters_.admitted_polled).add();
@@ -296,9 +303,11 @@ void DurableStore::mark_running(const Fence& fence, int pid) {
   InFlight::Token token = in_flight_.enter();
   if (!token) return;
   writer_->submit({.apply = [this, fence, pid]() -> Result<AfterCommit> {
+                     failpoint("store.running.begun");
                      auto marked = requests_->mark_running(fence, pid, clock_.wall_now());
                      if (!marked) return fail(marked.error());
-                     return AfterCommit([] {});
+                     failpoint("store.running.applied");
+                     return AfterCommit([] { failpoint("store.running.committed"); });
                    },
                    .failed = [token](const Error& error) { log_refusal("not marked as running", error); },
                    .bytes = 0},
@@ -409,7 +418,9 @@ void DurableStore::store_ending(const EndingPtr& ending) {
   }
   if (!stored) return ending->done(fail(stored.error()));
   ending->ended.answer = *stored;
+  failpoint("store.answer.stored");
   syncer_->after_sync([this, ending](const Status& synced) {
+    failpoint("store.answer.synced");
     if (synced) return commit_ending(ending);
     drop_answer(ending);
     ending->done(fail(synced.error()));
@@ -423,6 +434,7 @@ void DurableStore::commit_ending(const EndingPtr& ending) {
   for (const AuditRecord& record : ended.completion.records) bytes += record.members.size();
   for (const auto& [stream, text] : ended.captured) bytes += text.size();
   writer_->submit({.apply = [this, ending]() -> Result<AfterCommit> {
+                     failpoint("store.finish.begun");
                      const WallTime now = clock_.wall_now();
                      const bool was_queued = ending->from != Ending::From::kAttempt;
                      const bool only_synchronous = ending->from == Ending::From::kQueueIfSynchronous;
@@ -430,7 +442,9 @@ void DurableStore::commit_ending(const EndingPtr& ending) {
                          was_queued ? requests_->reject(ending->fence.request_id, ending->ended, only_synchronous, now)
                                     : requests_->finish(ending->fence, ending->ended, now);
                      if (!changed) return fail(changed.error());
+                     failpoint("store.finish.applied");
                      return AfterCommit([this, ending, was_queued] {
+                       failpoint("store.finish.committed");
                        --(was_queued ? queued_ : in_progress_);
                        on_ended(ending->fence.request_id, ending->ended);
                        ending->done({});
@@ -485,11 +499,14 @@ void DurableStore::give_up(const Fence& fence, std::string reason, State gap_fro
   const auto cancelled = std::make_shared<Ended>(
       cancelled_end(fence.request_id, fmt::format("cancelled; its run was lost by then: {}", reason)));
   submit_arrival({.apply = [this, ending, cancelled, gap_from]() -> Result<AfterCommit> {
+                    failpoint("store.requeue.begun");
                     Completion& completion = ending->ended.completion;
                     auto given_up = requests_->requeue(ending->fence, completion.reason, gap_from, *cancelled,
                                                        completion.records, clock_.wall_now());
                     if (!given_up) return fail(given_up.error());
+                    failpoint("store.requeue.applied");
                     return AfterCommit([this, ending, cancelled, given_up = *given_up] {
+                      failpoint("store.requeue.committed");
                       if (given_up == RequestTable::GivenUp::kNoAttemptLeft) return end(ending);
                       --in_progress_;
                       outputs_.forget(ending->fence.request_id);
@@ -515,9 +532,12 @@ void DurableStore::cancel(const Uuid& request_id, CancelBy by, std::function<voi
   const std::string_view who = by == CancelBy::kClient ? "cancelled" : "cancelled, since its client had gone away,";
   const auto if_queued = std::make_shared<Ended>(cancelled_end(request_id, fmt::format("{} while it was queued", who)));
   writer_->submit({.apply = [this, request_id, by, if_queued, done]() -> Result<AfterCommit> {
+                     failpoint("store.cancel.begun");
                      auto cancelled = requests_->cancel(request_id, by, *if_queued, clock_.wall_now());
                      if (!cancelled) return fail(cancelled.error());
+                     failpoint("store.cancel.applied");
                      return AfterCommit([this, request_id, if_queued, done, cancelled = *cancelled] {
+                       failpoint("store.cancel.committed");
                        if (cancelled.has_ended) {
                          --queued_;
                          on_ended(request_id, *if_queued);
@@ -547,6 +567,7 @@ Status DurableStore::recover() {
   const InFlight::Token token = in_flight_.enter();
   if (!token) return fail(closed());
   if (auto swept = content_->sweep(); !swept) return swept;
+  failpoint("recovery.content.swept");
   std::vector<Reader::Unfinished> unfinished;
   {
     auto reader = readers_->lease();
@@ -556,10 +577,14 @@ Status DurableStore::recover() {
     unfinished = std::move(*rows);
   }
   if (auto swept = sweep_answers(unfinished); !swept) return swept;
+  failpoint("recovery.answers.swept");
   if (auto abandoned = abandon_all(unfinished, token); !abandoned) return abandoned;
+  failpoint("recovery.runs.abandoned");
   if (auto rejected = reject_too_large(unfinished, token); !rejected) return rejected;
   retention_->start(*writer_);
-  return copier_->drain();
+  const Status copied = copier_->drain();
+  failpoint("recovery.audit.copied");
+  return copied;
 }
 
 /// Answers that were stored just before a crash kept their row from referring to them.

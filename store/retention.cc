@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/failpoint.h"
 #include "base/log.h"
 
 namespace kcoral::store {
@@ -149,7 +150,9 @@ Status Retention::commit(std::function<Result<uint64_t>()> change) {
   writer_->submit({.apply = [this, &change, &done]() -> Result<Writer::AfterCommit> {
                      auto freed = change();
                      if (!freed) return fail(freed.error());
+                     failpoint("retention.rows.applied");
                      return Writer::AfterCommit([this, &done, freed = *freed] {
+                       failpoint("retention.rows.committed");
                        kept_bytes_ -= freed;
                        done.set_value({});
                      });
@@ -233,7 +236,9 @@ Result<bool> Retention::remove_doomed() {
                                    : content_.drop_artifact(each.request_id, each.answer_id);
     if (!dropped) return fail(dropped.error());
   }
+  failpoint("retention.content.dropped");
   if (auto synced = content_.sync(); !synced) return fail(synced.error());
+  failpoint("retention.content.synced");
   auto committed = commit([this, last = doomed.back().id]() -> Result<uint64_t> {
     auto done = undoom_.execute(last);
     return done ? Result<uint64_t>(0) : fail(done.error());

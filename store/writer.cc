@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include "base/failpoint.h"
 #include "base/log.h"
 #include "schema/limits.h"
 
@@ -111,8 +112,10 @@ void Writer::commit(std::span<Operation> batch) {
   results.reserve(batch.size());
   const bool all_applied = apply(batch, results);
   Status committed;
+  if (all_applied) failpoint("store.batch.applied");
   if (all_applied) committed = commit_.execute();
   if (all_applied && committed) {
+    failpoint("store.batch.committed");
     committed_.observe(Clock::system().now() - begun_at);
     operations_committed_.add(batch.size());
     undo_log_.forget();

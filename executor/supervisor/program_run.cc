@@ -5,6 +5,7 @@
 #include <tuple>
 #include <utility>
 
+#include "base/failpoint.h"
 #include "base/log.h"
 #include "executor/frame_fields.h"
 #include "executor/supervisor/process_memory.h"
@@ -185,6 +186,7 @@ void ProgramRun::on_runtime_ready() {
   nlohmann::json running = frame_about(request_.run, "running");
   running["pid"] = runtime_->host_pid();
   handlers_.send(running, {});
+  failpoint("executor.run.started");
   if (request_.memory_bytes_max > 0) look_at_memory_after(kMemoryPause);
 }
 
@@ -459,7 +461,12 @@ bool ProgramRun::send_outcome() {
     break_off("a program's outcome could not be passed on: " + frames.error().message);
     return false;
   }
-  for (EncodedFrame& frame : *frames) handlers_.send(frame.body, std::move(frame.fds));
+  failpoint("executor.outcome.made");
+  for (EncodedFrame& frame : *frames) {
+    if (&frame != &frames->front()) failpoint("executor.outcome.half_sent");
+    handlers_.send(frame.body, std::move(frame.fds));
+  }
+  failpoint("executor.outcome.sent");
   return true;
 }
 

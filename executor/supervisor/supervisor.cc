@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <limits>
 
+#include "base/failpoint.h"
 #include "base/log.h"
 #include "executor/frame_fields.h"
 #include "executor/shortage.h"
@@ -291,6 +292,7 @@ void Supervisor::say_idle() {
 
 Status Supervisor::run_program(Frame frame) {
   if (!is_idle_) return fail(ErrorKind::kEngine, "the slot is not idle");
+  failpoint("executor.run.received");
   auto request = run_request_from(std::move(frame));
   if (!request) return fail(request.error());
   is_idle_ = false;

@@ -8,21 +8,17 @@ the programs and the draws of one, though no moment comes twice.
 from __future__ import annotations
 
 import contextlib
-import enum
 import http.client
 import os
 import pathlib
 import random
-import shutil
 import signal
-import sqlite3
-import tempfile
 import threading
 import uuid
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Callable, Iterator, NamedTuple
+from typing import Callable, Iterator
 
 import pytest
 
@@ -39,6 +35,7 @@ from harness import (
     processes,
     wait_until,
 )
+from rows import Row, State, rows_in, rows_left_by
 from test_lifecycle import QUICK
 
 ROUNDS = int(os.environ.get("KCORAL_DEATH_ROUNDS", "4"))
@@ -49,50 +46,6 @@ PROGRAMS = 60  # of one round: ten run while fifty wait
 SLEEP_SECONDS_MAX = 0.3
 START_LOOKS_MAX = 150  # at the processes of a server that starts, each a few milliseconds
 OLD_ANSWERS = 20  # of earlier rounds, asked for again in each
-
-
-class State(enum.IntEnum):
-    """Contract section 9, with the database's numbers."""
-
-    QUEUED = 0
-    ASSIGNED = 1
-    RUNNING = 2
-    COMPLETED = 3
-    FAILED = 4
-    INTERRUPTED = 7
-
-    @property
-    def is_terminal(self) -> bool:
-        return self >= State.COMPLETED
-
-
-class Row(NamedTuple):
-    """What must not change once the request has ended."""
-
-    state: State
-    attempt: int
-    max_attempts: int
-    submitted_us: int
-    finished_us: int | None
-    program_sha256: bytes
-    error_kind: str
-    error_message: str
-    answer_id: int | None
-
-
-def rows_in(database: pathlib.Path, mode: str) -> dict[str, Row]:
-    with contextlib.closing(sqlite3.connect(f"file:{database}?mode={mode}", uri=True)) as connection:
-        rows = connection.execute(f"SELECT request_id, {', '.join(Row._fields)} FROM requests").fetchall()
-        assert mode == "ro" or connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-    return {str(uuid.UUID(bytes=id)): Row(State(state), *rest) for id, state, *rest in rows}
-
-
-def rows_left_by(server: Server) -> dict[str, Row]:
-    """As a server that has ended, or does nothing, left them. In a copy, since a look may recover the database."""
-    with tempfile.TemporaryDirectory() as directory:
-        for path in server.data_dir.glob("queue.sqlite3*"):
-            shutil.copy(path, directory)
-        return rows_in(pathlib.Path(directory, "queue.sqlite3"), "rw")
 
 
 def may_become(before: Row, after: Row) -> bool:

@@ -1,0 +1,403 @@
+"""Servers that are killed at named points, under clients of every kind, on one data directory; and what was promised.
+
+A round: a server that is to die at one failpoint (`base/failpoint.h`), clients that send, send again, cancel and ask,
+and executors that are killed now and then. When the server is dead, the rows that it left, all that clients were told
+and all that executors really ran (each program says so in a FIFO outside, first of all) must fit together. A server
+without such an end is started then, and once everything has ended they must fit again, byte for byte.
+
+    python3 tests/fault/server_crash.py --rounds 500 --seed 7
+
+The seed repeats the choices: points, programs, and who is killed when; what the clients' threads make of them differs.
+The first round with a violation ends the run, and its directory stays.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import json
+import os
+import pathlib
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from http.client import HTTPException
+from typing import Iterator, NamedTuple
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "system"))
+
+from crowd import Crowd  # noqa: E402
+from harness import KCORAL, PATIENCE_S, Reply, Server, executors_of, wait_until  # noqa: E402
+from rows import Row, State, rows_in, rows_left_by  # noqa: E402
+from runs import Run, Runs  # noqa: E402
+from told import Sent, Told, promise  # noqa: E402
+
+WORKERS = 3
+ROUNDS_OF_A_DIRECTORY = 100  # history accumulates, and the disk has its bounds
+POINT_PATIENCE_S = 3.0  # then the server is killed wherever it is
+EXECUTOR_POINT_S = 1.0  # while executors die at theirs
+OLD_ONES = 10  # requests of earlier rounds, looked at again in each
+RETENTION_FLAG = "--artifact-capacity-bytes"
+
+
+@dataclass
+class Plan:
+    """What a round is to be."""
+
+    number: int
+    point: str | None
+    nth: int
+    draw: random.Random
+    is_heavy: bool  # large blobs and answers
+    kills_executors: bool
+    at_start: bool  # the server that is to die starts on what another one left
+    prunes: bool  # old outcomes go meanwhile
+
+    @property
+    def is_about_loss(self) -> bool:
+        return self.point is None or self.point.startswith(("scheduler.loss.", "store.requeue."))
+
+    @property
+    def is_of_executors(self) -> bool:
+        return self.point is not None and self.point.startswith("executor.")
+
+    @property
+    def setting(self) -> str:
+        return f"{self.point}:{self.nth}" if self.point else "note"
+
+
+def known_points() -> list[str]:
+    """The server's own table."""
+    with tempfile.TemporaryDirectory() as directory:
+        command = [str(KCORAL), "server", "--device", "cpu", "--data-dir", directory + "/data", "--port", "0"]
+        asked = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "KCORAL_FAILPOINT": "?"})
+    found = re.search(r'there is no "\?"; there are: (.+)', asked.stderr)
+    assert asked.returncode == 1 and found, asked
+    return found.group(1).split()
+
+
+def can_prune() -> bool:
+    return RETENTION_FLAG in subprocess.run([str(KCORAL), "server", "--help"], capture_output=True, text=True).stdout
+
+
+class Trial:
+    """Rounds on one data directory."""
+
+    def __init__(self, directory: pathlib.Path):
+        self.directory = directory
+        outside = directory / "outside"
+        outside.mkdir()
+        for path in (directory, outside):
+            path.chmod(0o755)
+        self.runs = Runs(outside)
+        self.told = Told()
+        self.ended: dict[str, Row] = {}
+        self.passed: set[str] = set()
+        self.killed: Counter[str] = Counter()
+        self._ended_runs: dict[str, list[Run]] = {}
+        self._log_read = 0
+
+    @property
+    def server(self) -> Server:
+        return self.told.server
+
+    def _new_server(self, plan: Plan | None) -> Server:
+        flags = ["--num-workers", str(WORKERS), "--expose", str(self.runs.path.parent)]
+        if plan and plan.prunes:
+            flags += [RETENTION_FLAG, str(1 << 20)]
+        setting = plan.setting if plan else "note"
+        return Server(self.directory / "data", *flags, environment={"KCORAL_FAILPOINT": setting})
+
+    def close(self) -> None:
+        if self.server and self.server.process and self.server.process.poll() is None:
+            self.server.kill()
+        self.runs.close()
+
+    # --- a round ---
+
+    def round(self, plan: Plan) -> str:
+        begun = time.monotonic()
+        if plan.at_start:
+            self._lives(replace(plan, point=None, prunes=False), plan.draw.uniform(0.05, 0.6))
+            self._look_at_what_is_left()
+        self.told.is_pruning = plan.prunes
+        was_killed = self._lives(plan, EXECUTOR_POINT_S if plan.is_of_executors else POINT_PATIENCE_S)
+        if plan.prunes:
+            self.told.prunable |= self.told.sent.keys()
+        self.told.is_pruning = False
+        life_s = time.monotonic() - begun
+        left = self._look_at_what_is_left()
+        now = self._restart_and_look(plan, left)
+        for sent in self.told.sent.values():
+            sent.beginning = b""
+            sent.program.blobs.clear()
+        mine = [sent for sent in self.told.sent.values() if sent.number == plan.number]
+        states = Counter(now[sent.id].state.name.lower() if sent.id in now else "unknown" for sent in mine)
+        where = " at the start" if plan.at_start else ""
+        how = "died there" if was_killed else "killed"
+        return (
+            f"{plan.setting}{where}: {how} after {life_s:.1f} s, all in {time.monotonic() - begun:.1f} s; "
+            f"{len(mine)} sent: {dict(sorted(states.items()))}"
+        )
+
+    def _lives(self, plan: Plan, life_s: float) -> bool:
+        """A server, from its start to its death; true if it died at the plan's point."""
+        self.told.server = self._new_server(plan)
+        try:
+            self.server.start()
+        except AssertionError:
+            self.server.process.wait(PATIENCE_S)
+        else:
+            crowd = Crowd(self.told, plan.draw, plan.number, self.runs.path, plan.is_heavy)
+            crowd.start()
+            if plan.kills_executors:
+                self._kill_executors(plan)
+            try:
+                self.server.process.wait(life_s)
+            except subprocess.TimeoutExpired:
+                os.kill(self.server.pid, signal.SIGKILL)
+            self.server.process.wait()
+            crowd.join()
+        code = self.server.process.returncode
+        promise(code == -signal.SIGKILL, f"the server ended by itself, with {code}")
+        self.server.process.stdout.close()
+        return self._read_log(plan)
+
+    def _kill_executors(self, plan: Plan) -> None:
+        """While programs run, unless the server dies first."""
+        with contextlib.suppress(OSError, HTTPException):
+            wait_until(lambda: self.server.health()["load"]["requests_in_progress"], "programs run")
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.server.process.wait(plan.draw.uniform(0, 0.3))
+        held = executors_of(self.server.data_dir)
+        count = len(held) if plan.is_about_loss else plan.draw.randint(0, len(held))
+        for pid in plan.draw.sample(held, count):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def _read_log(self, plan: Plan | None) -> bool:
+        with open(self.server.log_path, "rb") as log:
+            log.seek(self._log_read)
+            text = log.read().decode(errors="replace")
+            self._log_read = log.tell()
+        for name, what in re.findall(r"^failpoint (\S+) (passed|kills)$", text, re.MULTILINE):
+            self.passed.add(name)
+            self.killed[name] += what == "kills"
+        return plan is not None and f"failpoint {plan.point} kills" in text
+
+    # --- what must hold ---
+
+    def _look_at_what_is_left(self) -> dict[str, Row]:
+        """The rows of a dead server, held against what clients were told and what ran."""
+        rows = rows_left_by(self.server) if (self.server.data_dir / "queue.sqlite3").exists() else {}
+        runs = self.runs.all()
+        promise(rows.keys() <= self.told.sent.keys(), "there are requests that nobody sent")
+        promise(runs.keys() <= rows.keys(), f"ran without being admitted: {runs.keys() - rows.keys()}")
+        self._expect_ended_unchanged(rows)
+        for sent in self.told.sent.values():
+            row = rows.get(sent.id)
+            promise(row or not sent.admitted, f"{sent.id}: admitted, and lost")
+            promise(sent.answer is None or (row and row.state.is_terminal), f"{sent.id}: answered, and {row}")
+            promise(sent.ended in (None, row and row.state), f"{sent.id}: ended as {sent.ended!r}, and {row}")
+            if row:
+                self._expect_sound_runs(sent, row, runs.get(sent.id, []))
+        return rows
+
+    def _expect_ended_unchanged(self, rows: dict[str, Row]) -> None:
+        for id, before in self.ended.items():
+            now = rows.get(id)
+            if now and id in self.told.prunable and now.answer_id is None:
+                now = now._replace(answer_id=before.answer_id)
+            promise(now == before, f"{id}: had ended as {before}, and is {now}")
+
+    def _expect_sound_runs(self, sent: Sent, row: Row, runs: list[Run]) -> None:
+        promise(row.max_attempts == sent.max_attempts, f"{sent.id}: {row}")
+        promise(len(runs) <= row.attempt <= row.max_attempts, f"{sent.id}: {runs} ran, and {row}")
+        promise(len({run.token for run in runs}) == len(runs), f"{sent.id}: {runs}")
+        if sent.cancelled_ns:
+            promise(row.state == State.CANCELLED, f"{sent.id}: cancelled, and {row}")
+            late = [run for run in runs if run.at_ns > sent.cancelled_ns]
+            promise(not late, f"{sent.id}: ran after it was cancelled: {late}")
+
+    def _restart_and_look(self, plan: Plan, left: dict[str, Row]) -> dict[str, Row]:
+        self.told.server = self._new_server(None)
+        self.server.start()
+        mine = [sent for sent in self.told.sent.values() if sent.number == plan.number]
+        again = [sent for sent in mine if sent.synchronous and not sent.answer]
+        with ThreadPoolExecutor(8) as clients:
+            list(clients.map(self.told.execute, again))
+        rows = wait_until(self._rows_if_all_ended, "what was admitted ends")
+        self._expect_idle()
+        promise(left.keys() <= rows.keys() <= self.told.sent.keys(), "requests came or went")
+        self._expect_ended_unchanged(rows)
+        fresh = [id for id in rows if id not in self.ended]
+        old = plan.draw.sample(sorted(self.ended), min(OLD_ONES, len(self.ended)))
+        runs = self.runs.all()
+        for id in fresh + old:
+            self._expect_end(self.told.sent[id], rows[id], runs.get(id, []))
+        for id in self.ended:
+            promise(runs.get(id) == self._ended_runs.get(id), f"{id}: ran after it had ended")
+        self.ended, self._ended_runs = rows, runs
+        self.server.kill()
+        self._read_log(None)
+        return rows
+
+    def look_at_all(self) -> None:
+        """Everything that ever was, once more; and a server that ends in order."""
+        self.told.server = self._new_server(None)
+        self.server.start()
+        runs = self.runs.all()
+        for id, row in self._rows_if_all_ended().items():
+            self._expect_end(self.told.sent[id], row, runs.get(id, []))
+        promise(runs == self._ended_runs, "what had ended ran again")
+        promise(self.server.stop() == 0, "the server did not end in order")
+        self._read_log(None)
+
+    def _rows_if_all_ended(self) -> dict[str, Row] | None:
+        rows = rows_in(self.server.data_dir / "queue.sqlite3", "ro")
+        return rows if all(row.state.is_terminal for row in rows.values()) else None
+
+    def _expect_idle(self) -> None:
+        def load() -> tuple[int, int]:
+            counts = self.server.health()["load"]
+            return counts["requests_in_progress"], counts["requests_waiting"]
+
+        wait_until(lambda: load() == (0, 0), "/health says that nothing runs or waits")
+        for state in ("queued", "assigned", "running"):
+            page = json.loads(self.server.request("GET", f"/requests?state={state}").body)
+            promise(page["requests"] == [], f"/requests?state={state}: {page}")
+
+    def _expect_end(self, sent: Sent, row: Row, runs: list[Run]) -> None:
+        self._expect_sound_runs(sent, row, runs)
+        document = self.told.ask(sent, "GET").json()
+        promise(self.told.note_status(sent, document, sent.ended) == row.state, f"{sent.id}: {row}, and {document}")
+        promise(document["attempt"] == row.attempt, f"{sent.id}: {row}, and {document}")
+        reply = self.told.ask(sent, "GET", "/result")
+        self.told.note_answer(sent, reply)
+        sent.was_pruned = reply.status == 410
+        if not sent.was_pruned:
+            self._expect_outcome(sent, row, runs, replace(reply, headers={**reply.headers, "x-request-id": sent.id}))
+        self._expect_audit(sent, row)
+
+    def _expect_outcome(self, sent: Sent, row: Row, runs: list[Run], reply: Reply) -> None:
+        """The answer is that of the run which the log has last."""
+        if row.state == State.CANCELLED:
+            reply.error(409, "cancelled")
+        elif row.state == State.INTERRUPTED:
+            reply.error(500, "engine")
+            promise(row.attempt == row.max_attempts, f"{sent.id}: interrupted with attempts left: {row}")
+        elif row.state == State.FAILED:
+            promise(reply.result().error["message"] == runs[-1].token, f"{sent.id}: {reply.body[:1000]!r} of {runs}")
+        else:
+            promise(row.state == State.COMPLETED, f"{sent.id}: {row}")
+            token, data_bytes, _ = reply.result().value()
+            is_its = (token, data_bytes) == (runs[-1].token, sent.data_bytes)
+            promise(is_its, f"{sent.id}: {reply.body[:1000]!r} of {runs}")
+
+    def _expect_audit(self, sent: Sent, row: Row) -> None:
+        records = self.told.ask(sent, "GET", "/audit").json()["records"]
+        events = [record["event"] for record in records]
+        story = f"{sent.id}: {row}, and its audit: {json.dumps(records)}"
+        promise([record["seq"] for record in records] == list(range(len(records))), story)
+        promise(events[0] == "admitted" and events.count("admitted") == 1 and events.count("finished") == 1, story)
+        finished = records[events.index("finished")]
+        promise(finished["state"] == row.state.name.lower(), story)
+        promise(set(events[events.index("finished") + 1 :]) <= {"lease_released", "process_exited"}, story)
+        attempt = 0
+        for record in records:
+            if record["event"] == "assigned":
+                attempt += 1
+                promise(record["attempt"] == attempt, story)
+            elif record["event"] == "requeued" and "before it was told" in record["reason"]:
+                attempt -= 1  # nobody was told of it: it is not used up
+        promise(attempt == row.attempt, story)
+
+
+def passes_of(point: str | None) -> tuple[int, ...]:
+    """At which pass through it a process may die: some points it passes only once or twice."""
+    if point is None or point.startswith(("recovery.", "retention.", "scheduler.loss.")):
+        return (1,)
+    if point.startswith(("store.requeue.", "store.answer.", "audit.", "content.", "gateway.cancel.", "executor.")):
+        return (1, 2)
+    return (1,) if point == "gateway.answer.half_sent" else (1, 1, 2, 3, 5, 8, 13, 21)
+
+
+def plans(rounds: int, seed: int, points: list[str]) -> Iterator[Plan]:
+    """Each point in turn, in an order of the seed's; the last round has none, and does all else."""
+    order: list[str] = []
+    for number in range(rounds):
+        draw = random.Random(f"{seed}/{number}")
+        if not order:
+            order = draw.sample(points, len(points))
+        point = order.pop() if number < rounds - 1 else None
+        is_last = point is None
+        is_of_large = not is_last and point.startswith(("content.", "retention.", "gateway.answer.half"))
+        yield Plan(
+            number=number,
+            point=point,
+            nth=draw.choice(passes_of(point)),
+            draw=draw,
+            is_heavy=is_last or is_of_large or number % 5 == 0,
+            kills_executors=is_last or number % 4 == 1 or point.startswith(("scheduler.loss.", "store.requeue.")),
+            at_start=not is_last and (number % 4 == 3 or point.startswith("recovery.")),
+            prunes=any(each.startswith("retention.") for each in points) if is_last else point.startswith("retention."),
+        )
+
+
+class Report(NamedTuple):
+    points: list[str]  # that this build can pass
+    passed: set[str]
+    killed: Counter[str]  # how often a process died there
+
+
+def crash(rounds: int, seed: int, only: str | None = None) -> Report:
+    """Prints each round; raises what was violated, and keeps the directory then."""
+    points = [point for point in known_points() if can_prune() or not point.startswith("retention.")]
+    assert only is None or only in points, f"there is no failpoint {only}"
+    report = Report(points, set(), Counter())
+    todo = plans(rounds, seed, [only] if only else points)
+    for first in range(0, rounds, ROUNDS_OF_A_DIRECTORY):
+        directory = pathlib.Path(tempfile.mkdtemp(prefix="kcoral-crash-", dir="/var/tmp"))
+        trial = Trial(directory)
+        try:
+            for plan in itertools.islice(todo, ROUNDS_OF_A_DIRECTORY):
+                try:
+                    print(f"round {plan.number}: {trial.round(plan)}", flush=True)
+                except BaseException:
+                    print(f"round {plan.number} of seed {seed}: {plan}; kept: {directory}", flush=True)
+                    raise
+            trial.look_at_all()
+        finally:
+            trial.close()
+        report.passed.update(trial.passed)
+        report.killed.update(trial.killed)
+        shutil.rmtree(directory)
+    return report
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Kills servers at named points and checks what they promised.")
+    parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
+    parser.add_argument("--point", help="only this one")
+    arguments = parser.parse_args()
+    print(f"{arguments.rounds} rounds, seed {arguments.seed}", flush=True)
+    report = crash(arguments.rounds, arguments.seed, arguments.point)
+    for point in report.points:
+        passed = "" if point in report.passed else ", which was never passed"
+        print(f"{report.killed[point]:5} deaths at {point}{passed}")
+    print(f"{arguments.rounds} rounds, {sum(report.killed.values())} deaths at failpoints, no violation")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
