@@ -14,6 +14,8 @@ namespace {
 // Of one connection before its thread looks at the others again: about a millisecond of hashing or copying.
 constexpr size_t kReadBudgetBytes = limits::kMiB;
 constexpr size_t kWriteBudgetBytes = 4 * limits::kMiB;
+// Says that a body is awaited, or nothing at all.
+constexpr const char* kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
 
 std::string_view reason_phrase(int status) {
   switch (status) {
@@ -122,9 +124,7 @@ bool Connection::step() {
     case Phase::kBody:
       return step_input();
     case Phase::kWaiting:
-      if (!response_) return false;
-      begin_answer();
-      return true;
+      return step_waiting();
     case Phase::kSending:
       return step_sending();
     case Phase::kLingering:
@@ -143,6 +143,29 @@ bool Connection::step_input() {
   if (!output_.empty() && !flush_output()) return phase_ == Phase::kClosed;  // "100 Continue" goes first
   const bool taken = phase_ == Phase::kHead ? take_head() : take_body();
   return taken || fill();
+}
+
+bool Connection::step_waiting() {
+  if (response_) {
+    begin_answer();
+    return true;
+  }
+  if (readable_ && !probe_at_ && is_half_closed()) probe_at_ = io_.clock.now() + limits_.probe;
+  if (!output_.empty()) flush_output();
+  return false;
+}
+
+/// What a client sent ahead hides it.
+bool Connection::is_half_closed() const {
+  char next;
+  return head_.version == HttpVersion::k11 && ::recv(fd_, &next, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+}
+
+/// A client that is gone answers it with a reset, which closes the connection.
+void Connection::probe() {
+  probe_at_ = io_.clock.now() + limits_.probe;
+  output_.add(kContinue);
+  pump();
 }
 
 bool Connection::step_sending() {
@@ -241,7 +264,7 @@ void Connection::begin_request(ParsedHead parsed) {
   if (response_) return;
   KCORAL_CHECK(exchange_ != nullptr);
   if (body_complete_) return end_body();
-  if (head_.expects_continue && input_.empty()) output_.add("HTTP/1.1 100 Continue\r\n\r\n");
+  if (head_.expects_continue && input_.empty()) output_.add(kContinue);
 }
 
 void Connection::end_body() {
@@ -345,6 +368,7 @@ void Connection::end_answer() {
   if (close_after_answer_) return begin_lingering();
   head_ = RequestHead();
   request_id_.reset();
+  probe_at_.reset();
   phase_ = Phase::kHead;
   phase_began_at_ = progress_at_;
 }
@@ -378,6 +402,7 @@ std::optional<SteadyTime> Connection::deadline() const {
     case Phase::kLingering:
       return std::min(progress_at_ + limits_.linger_silence, phase_began_at_ + limits_.linger_total);
     case Phase::kWaiting:
+      return probe_at_;
     case Phase::kClosed:
       return std::nullopt;
   }
@@ -401,6 +426,7 @@ void Connection::on_timer() {
 }
 
 void Connection::on_deadline() {
+  if (phase_ == Phase::kWaiting) return probe();
   const bool in_request = phase_ == Phase::kBody || (phase_ == Phase::kHead && !input_.empty());
   if (!in_request || !output_.empty()) return close();
   refuse({ErrorKind::kParse, phase_ == Phase::kHead ? "the request's head did not arrive in time"

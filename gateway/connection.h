@@ -2,11 +2,13 @@
 //
 // - Requests on one connection are served in order. While one waits for its answer or is being answered nothing is
 //   read, so a client that sends on is held back by TCP, not buffered.
-// - A client that closed its sending half is answered. One whose connection is gone is forgotten at once.
+// - A client that closed its sending half is answered. One whose connection is gone is forgotten at once. Which of the
+//   two a client is that closed at least its sending half while it waits only shows when something is written to it: it
+//   is sent "100 Continue" now and then, which any HTTP/1.1 client ignores (RFC 9110, 15.2.1).
 // - After an error that leaves in doubt where the next request begins, and after any answer given before the whole
 //   body was read, the connection is closed in such a way that the client can read the answer first: the sending half
 //   is closed, and what still arrives is read and dropped for a bounded time.
-// - Time limits (ConnectionLimits) count from the last progress; none runs while an answer is awaited.
+// - Time limits (ConnectionLimits) count from the last progress; none ends a client that awaits its answer.
 //
 // Lives on one I/O thread, owned by the transport; all calls on that thread.
 #pragma once
@@ -31,6 +33,7 @@ struct ConnectionLimits {
   std::chrono::milliseconds head = limits::kHeadTimeout;
   std::chrono::milliseconds stall = limits::kBodyStallTimeout;
   std::chrono::milliseconds idle = limits::kIdleTimeout;
+  std::chrono::milliseconds probe = limits::kHalfClosedProbe;
   std::chrono::milliseconds linger_silence = limits::kLingerSilence;
   std::chrono::milliseconds linger_total = limits::kLingerTotal;
   uint64_t body_bytes_max = limits::kRequestBytesMax;  // of a chunked body; the dispatcher looks at a Content-Length
@@ -86,6 +89,9 @@ class Connection final : public SocketOwner, public ResponseSink, public std::en
   bool take_chunked_body();
   void begin_request(ParsedHead parsed);
   void end_body();
+  bool step_waiting();
+  bool is_half_closed() const;
+  void probe();
   void refuse(Error error);
 
   void begin_answer();
@@ -130,6 +136,7 @@ class Connection final : public SocketOwner, public ResponseSink, public std::en
   std::shared_ptr<Exchange> exchange_;
   std::optional<Response> response_;
   bool close_after_answer_ = false;
+  std::optional<SteadyTime> probe_at_;  // while the client waits and has closed at least its sending half
 
   SteadyTime progress_at_;     // of either direction
   SteadyTime phase_began_at_;  // of a head's first byte, or of lingering

@@ -6,8 +6,10 @@
 #include "gateway/body_budget.h"
 #include "gateway/connection.h"
 #include "gateway/descriptors.h"
+#include "gateway/exposition.h"
 #include "gateway/gpus.h"
 #include "gateway/health.h"
+#include "gateway/metrics.h"
 #include "gateway/origin.h"
 #include "gateway/requests.h"
 #include "gateway/routes.h"
@@ -20,19 +22,21 @@ namespace {
 /// A GET's exchange: it does not want a body, keeps nothing of it, and answers when whatever was sent is over.
 class DocumentExchange final : public Exchange {
  public:
-  DocumentExchange(std::function<schema::Answer()> make, const Call& call)
-      : make_(std::move(make)), request_id_(call.id), sink_(call.sink) {}
+  using Make = std::function<Response(const Uuid& request_id)>;
+  DocumentExchange(Make make, const Call& call) : make_(std::move(make)), request_id_(call.id), sink_(call.sink) {}
 
   void on_body(std::string_view) override {}
-  void on_body_end() override {
-    sink_.respond(answer_response(request_id_, std::make_shared<const schema::Answer>(make_())));
-  }
+  void on_body_end() override { sink_.respond(make_(request_id_)); }
 
  private:
-  const std::function<schema::Answer()> make_;
+  const Make make_;
   const Uuid request_id_;
   ResponseSink& sink_;
 };
+
+Response document_response(const Uuid& request_id, schema::Answer answer) {
+  return answer_response(request_id, std::make_shared<const schema::Answer>(std::move(answer)));
+}
 
 std::shared_ptr<BodyBudget> make_budget(const GatewayConfig& config) {
   return std::make_shared<BodyBudget>(std::max(config.bodies_bytes_max, config.request_bytes_max),
@@ -52,6 +56,7 @@ void add_routes(Routes& routes) {
   routes.add("GET", "/requests/:id/artifacts/:key", Endpoint::kArtifact);
   routes.add("GET", "/health", Endpoint::kHealth);
   routes.add("GET", "/gpus", Endpoint::kGpus);
+  routes.add("GET", "/metrics", Endpoint::kMetrics);
 }
 
 class HttpGateway final : public Gateway, public Dispatcher {
@@ -61,6 +66,7 @@ class HttpGateway final : public Gateway, public Dispatcher {
         limits_{.head = config_.head_timeout,
                 .stall = config_.stall_timeout,
                 .idle = config_.idle_timeout,
+                .probe = config_.half_closed_probe,
                 .body_bytes_max = config_.request_bytes_max},
         clock_(clock),
         facts_(std::move(facts)),
@@ -146,9 +152,17 @@ Result<std::shared_ptr<Exchange>> HttpGateway::open_match(const Routes::Match& m
     case Endpoint::kEnqueue:
       return submissions_.open_enqueue(call);
     case Endpoint::kHealth:
-      return std::make_shared<DocumentExchange>([this] { return make_health_answer(facts_.health()); }, call);
+      return std::make_shared<DocumentExchange>(
+          [this](const Uuid& id) { return document_response(id, make_health_answer(facts_.health())); }, call);
     case Endpoint::kGpus:
-      return std::make_shared<DocumentExchange>([this] { return make_gpus_answer(facts_.gpus()); }, call);
+      return std::make_shared<DocumentExchange>(
+          [this](const Uuid& id) { return document_response(id, make_gpus_answer(facts_.gpus())); }, call);
+    case Endpoint::kMetrics:
+      return std::make_shared<DocumentExchange>(
+          [this](const Uuid& id) {
+            return text_response(id, render_metrics(facts_.metrics()), std::string(Exposition::kContentType));
+          },
+          call);
     default:
       return requests_.open(match, call);
   }

@@ -17,10 +17,13 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/metrics.h"
 #include "schema/limits.h"
 #include "schema/program.h"
 #include "store/store.h"
@@ -49,6 +52,7 @@ struct GatewayConfig {
   std::chrono::milliseconds head_timeout = limits::kHeadTimeout;
   std::chrono::milliseconds stall_timeout = limits::kBodyStallTimeout;
   std::chrono::milliseconds idle_timeout = limits::kIdleTimeout;
+  std::chrono::milliseconds half_closed_probe = limits::kHalfClosedProbe;
   std::chrono::milliseconds stop_flush_wait = std::chrono::seconds(5);  // for answers being sent when it stops
 };
 
@@ -99,11 +103,29 @@ struct GpuFacts {
   double idle_between_ms = 0;  // in all of them, from one holder's end to the next one's grant
 };
 
+/// Of the leases that programs were granted.
+struct LeaseFacts {
+  HistogramView waited;
+  HistogramView held;
+};
+
+/// What GET /metrics shows.
+struct MetricsFacts {
+  std::string version;
+  WallTime started_at{};
+  store::Counts requests;
+  store::Figures store;
+  std::vector<std::pair<std::string_view, size_t>> executors;  // how many are in each state, by its name
+  std::optional<LeaseFacts> leases;                            // none on a CPU server
+  std::vector<GpuFacts> gpus;
+};
+
 /// What the server knows. The functions are called on I/O threads, must not block, and may be called by several threads
 /// at once.
 struct Facts {
   std::function<HealthFacts()> health;
   std::function<std::vector<GpuFacts>()> gpus;
+  std::function<MetricsFacts()> metrics;
 };
 
 class Gateway {

@@ -24,6 +24,7 @@ enum class Endpoint {
   kArtifact,
   kHealth,
   kGpus,
+  kMetrics,
 };
 
 class Routes {

@@ -35,8 +35,12 @@ LeaseId Leases::ask(LeaseHolder holder, LeaseTable::Wanted wanted, Answers answe
 }
 
 void Leases::end(LeaseId lease, bool processes_ended) {
-  const std::vector<int> devices = table_.end(lease, !processes_ended, loop_.clock().now());
-  entries_.erase(lease);
+  const SteadyTime now = loop_.clock().now();
+  const std::vector<int> devices = table_.end(lease, !processes_ended, now);
+  const auto ended = entries_.extract(lease);
+  if (!ended.empty() && ended.mapped().granted_at && ended.mapped().holder.request_id) {
+    held_.observe(now - *ended.mapped().granted_at);
+  }
   for (const int device : devices) {
     if (!trouble_.contains(device)) since_[device] = loop_.clock().wall_now();
     if (processes_ended) {
@@ -64,11 +68,15 @@ void Leases::settle() {
 }
 
 bool Leases::grant_some() {
-  const std::vector<LeaseTable::Grant> grants = table_.grant(loop_.clock().now());
+  const SteadyTime now = loop_.clock().now();
+  const std::vector<LeaseTable::Grant> grants = table_.grant(now);
   for (const LeaseTable::Grant& grant : grants) {
     for (const int device : grant.devices) since_[device] = loop_.clock().wall_now();
     const auto entry = entries_.find(grant.lease);
-    if (entry != entries_.end()) entry->second.answers.granted(grant.devices);
+    if (entry == entries_.end()) continue;
+    entry->second.granted_at = now;
+    if (entry->second.holder.request_id) waited_.observe(grant.waited);
+    entry->second.answers.granted(grant.devices);
   }
   return !grants.empty();
 }

@@ -4,7 +4,7 @@
 // clear of them (devices/clearance.h); a device that is not clear in time, of which the driver does not tell, or whose
 // holder cannot be ended, is quarantined, and comes back by itself. Who can be granted nothing without devices that
 // have been quarantined for limits::kQuarantineGrace is told why, unless it would rather wait on. Belongs to its loop's
-// thread, except for `view`.
+// thread, except for `view` and `figures`.
 #pragma once
 
 #include <functional>
@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/event_loop.h"
+#include "base/metrics.h"
 #include "base/mutex.h"
 #include "base/uuid.h"
 #include "devices/clearance.h"
@@ -72,10 +73,19 @@ class Leases {
   /// Of each device, by id. Thread-safe.
   std::vector<DeviceView> view() const;
 
+  /// Of the leases that programs were granted, since the start.
+  struct Figures {
+    HistogramView waited;
+    HistogramView held;  // of those that have ended
+  };
+  /// Thread-safe.
+  Figures figures() const { return {waited_.view(), held_.view()}; }
+
  private:
   struct Entry {
     LeaseHolder holder;
     Answers answers;
+    std::optional<SteadyTime> granted_at = {};
   };
   struct Trouble {
     std::string reason;
@@ -101,6 +111,8 @@ class Leases {
   std::map<int, EventLoop::TimerId> unanswered_;  // devices that are looked at, without a word so far
   std::map<int, Trouble> trouble_;                // of those that are quarantined
   std::map<int, WallTime> since_;
+  Histogram waited_{kProgramSecondsBounds};
+  Histogram held_{kProgramSecondsBounds};
   bool settling_ = false;
   mutable Mutex view_mutex_;
   std::vector<DeviceView> view_ KCORAL_GUARDED_BY(view_mutex_);

@@ -104,8 +104,28 @@ void Scheduler::on_slot_changed() {
   offer_idle_slots();
 }
 
+std::vector<std::pair<std::string_view, size_t>> Scheduler::executor_states() const {
+  using State = Slot::State;
+  constexpr std::pair<State, std::string_view> kNames[] = {
+      {State::kStarting, "starting"},       {State::kIdle, "idle"},
+      {State::kRunning, "running"},         {State::kClearing, "clearing"},
+      {State::kQuarantined, "quarantined"}, {State::kBroken, "broken"},
+  };
+  std::vector<State> states;  // each slot's once: it may change meanwhile, and is counted once
+  for (const auto& slot : slots_) states.push_back(slot->state());
+  std::vector<std::pair<std::string_view, size_t>> counts;
+  for (const auto& [state, name] : kNames) {
+    counts.emplace_back(name, static_cast<size_t>(std::count(states.begin(), states.end(), state)));
+  }
+  return counts;
+}
+
 std::vector<Leases::DeviceView> Scheduler::devices() const {
   return leases_ ? leases_->view() : std::vector<Leases::DeviceView>();
+}
+
+std::optional<Leases::Figures> Scheduler::lease_figures() const {
+  return leases_ ? std::optional(leases_->figures()) : std::nullopt;
 }
 
 void Scheduler::on_devices_taken(const Slot& by, const std::vector<int>& devices, const Uuid& request_id) {

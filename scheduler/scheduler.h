@@ -11,8 +11,11 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/event_loop.h"
@@ -59,8 +62,13 @@ class Scheduler final : public SlotOwner {
   /// Thread-safe.
   Capacity capacity() const;
 
+  /// How many executors are in each state, by its name. Thread-safe.
+  std::vector<std::pair<std::string_view, size_t>> executor_states() const;
+
   /// Of each device; none on a CPU server. Thread-safe.
   std::vector<Leases::DeviceView> devices() const;
+  /// None on a CPU server. Thread-safe.
+  std::optional<Leases::Figures> lease_figures() const;
 
   /// Claims no more; `drained` runs when nothing runs any more and every outcome is committed. What still runs after
   /// `grace` is abandoned.

@@ -2,9 +2,10 @@
 //
 // A slot promises that every claim given to it ends in the store exactly once: finished with the executor's report, or
 // abandoned when the executor was lost, or given back if that had heard nothing of it. While the store cannot commit
-// that (a full disk, say), it is tried again. It belongs to the scheduler's loop thread.
+// that (a full disk, say), it is tried again. It belongs to the scheduler's loop thread; others may look at its state.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <optional>
@@ -108,7 +109,7 @@ class Slot final : public executor::ExecutorEvents {
   Leases* leases_;
   uint64_t response_bytes_max_;
 
-  State state_ = State::kStarting;
+  std::atomic<State> state_ = State::kStarting;
   bool is_claiming_ = false;  // offered to take a request; the executor may be lost and come back meanwhile
   executor::ExecutorInfo info_;
   Quarantine quarantine_;

@@ -61,6 +61,7 @@ inline constexpr size_t kReadBytes = 256 * kKiB;
 inline constexpr auto kHeadTimeout = 30s;       // from its first byte
 inline constexpr auto kBodyStallTimeout = 60s;  // without one byte of progress, either way
 inline constexpr auto kIdleTimeout = 75s;       // a kept-alive connection without a request
+inline constexpr auto kHalfClosedProbe = 1s;    // whether a client that closed its sending half still waits
 // How long a client that got its answer before it sent its whole body may go on sending before it is cut off: it should
 // read the answer first, and one in the middle of a large body reads only after that.
 inline constexpr auto kLingerSilence = 5s;
@@ -77,6 +78,10 @@ inline constexpr uint64_t kQueuePositionMax = 10000;  // contract
 // Defaults of --max-queued-requests and --max-queued-per-client. A queued request takes some 300 bytes of memory.
 inline constexpr uint64_t kQueuedRequestsMax = 1'000'000;
 inline constexpr uint64_t kQueuedRequestsOfClientMax = 100'000;
+// Clients that GET /metrics names: each is a time series, and a client chooses its name. So many are counted to know
+// which those are; they take some 200 KiB.
+inline constexpr size_t kClientsNamedMax = 20;
+inline constexpr size_t kClientsCountedMax = 1000;
 
 // --- waiting and ending ---
 inline constexpr auto kWorkerWait = 1800s;  // default of --worker-wait-timeout-seconds; /execute only
@@ -122,6 +127,10 @@ inline constexpr size_t kCudaCallBytesMax = 256;           // of a gpu_access er
 inline constexpr size_t kCudaLocationBytesMax = 4 * kKiB;  // and where it was called, whose path is the program's
 inline constexpr size_t kShownBytesMax = 4 * kKiB;         // of what a process said, in a message or a log line
 inline constexpr size_t kCapturedBytesMax = kMiB;          // of each stream of a program that is asked something
+
+// --- what is kept of requests that have ended ---
+inline constexpr uint64_t kHistoryDaysDefault = 30;
+inline constexpr uint64_t kArtifactCapacityBytesDefault = 32 * 1024 * kMiB;  // some 500 answers of 64 MiB
 
 // --- content ---
 inline constexpr size_t kChunkBytes = kMiB;  // of blobs and artifacts in RocksDB (ARCHITECTURE.md)

@@ -45,6 +45,9 @@ struct RawOptions {
   std::vector<std::string> environment;
   uint64_t worker_wait_seconds = limits::kWorkerWait.count();
   uint64_t shutdown_grace_seconds = limits::kShutdownGrace.count();
+  uint64_t abandoned_after_seconds = limits::kAbandonedAfter.count();
+  uint64_t history_days = limits::kHistoryDaysDefault;
+  uint64_t artifact_bytes_max = limits::kArtifactCapacityBytesDefault;
 };
 
 void add_config_options(CLI::App& app, RawOptions& raw) {
@@ -186,6 +189,22 @@ void add_program_options(CLI::App& app, ServerOptions& options, RawOptions& raw)
       ->group(group);
 }
 
+void add_history_options(CLI::App& app, RawOptions& raw) {
+  const std::string group = "History";
+  app.add_option("--history-days", raw.history_days,
+                 "How long a request that has ended can be looked up, from its submission on; 0 for ever")
+      ->check(whole_number(0, 36500))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option(
+         "--artifact-capacity-bytes", raw.artifact_bytes_max,
+         "Room for all answers together: beyond it the oldest are dropped (410), while their requests stay in the "
+         "history; 0 for as much as the disk has")
+      ->check(whole_number(limits::kMiB, kBytesMax, /*zero_too=*/true))
+      ->capture_default_str()
+      ->group(group);
+}
+
 void add_limit_options(CLI::App& app, ServerOptions& options, RawOptions& raw) {
   const std::string group = "Limits";
   app.add_option("--max-request-bytes", options.request_bytes_max, "Largest request body")
@@ -198,6 +217,21 @@ void add_limit_options(CLI::App& app, ServerOptions& options, RawOptions& raw) {
       ->group(group);
   app.add_option("--cache-capacity-bytes", options.blob_cache_bytes, "Memory for uploaded content that is kept hot")
       ->check(whole_number(0, kBytesMax))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--max-queued-requests", options.queued_requests_max,
+                 "How many requests may wait; more are answered 503 and consume nothing")
+      ->check(whole_number(1, 100'000'000))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--max-queued-per-client", options.queued_requests_of_client_max,
+                 "How many requests of one client may wait; more are answered 429 and consume nothing")
+      ->check(whole_number(1, 100'000'000))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--abandoned-after-seconds", raw.abandoned_after_seconds,
+                 "How long a synchronous request goes on once nobody waits for it any more; 0 for to its end")
+      ->check(whole_number(0, 86400))
       ->capture_default_str()
       ->group(group);
   app.add_option("--worker-wait-timeout-seconds", raw.worker_wait_seconds,
@@ -249,6 +283,13 @@ void settle(const CLI::App& app, ServerOptions& options, const RawOptions& raw) 
   if (std::isnan(options.timeout_seconds_max)) throw CLI::ValidationError("--max-timeout-seconds", "nan is no number");
   options.worker_wait = std::chrono::seconds(raw.worker_wait_seconds);
   options.shutdown_grace = std::chrono::seconds(raw.shutdown_grace_seconds);
+  const auto none_if_zero = [](uint64_t number) { return number > 0 ? std::optional(number) : std::nullopt; };
+  options.abandoned_after.reset();
+  if (const auto seconds = none_if_zero(raw.abandoned_after_seconds)) {
+    options.abandoned_after = std::chrono::seconds(*seconds);
+  }
+  if (const auto days = none_if_zero(raw.history_days)) options.retention.history = std::chrono::hours(24 * *days);
+  options.retention.artifact_bytes_max = none_if_zero(raw.artifact_bytes_max);
 }
 
 }  // namespace
@@ -269,6 +310,7 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   add_service_options(*server, command.server, raw);
   add_program_options(*server, command.server, raw);
   add_limit_options(*server, command.server, raw);
+  add_history_options(*server, raw);
   add_config_options(*server, raw);
   try {
     app.parse(argc, argv);

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "schema/limits.h"
+#include "store/store.h"
 
 namespace kcoral::server {
 
@@ -38,6 +39,10 @@ struct ServerOptions {
   uint64_t request_bytes_max = limits::kRequestBytesMax;
   uint64_t response_bytes_max = limits::kResponseBytesMax;
   uint64_t blob_cache_bytes = limits::kBlobCacheBytesDefault;
+  uint64_t queued_requests_max = limits::kQueuedRequestsMax;
+  uint64_t queued_requests_of_client_max = limits::kQueuedRequestsOfClientMax;
+  std::optional<std::chrono::milliseconds> abandoned_after = limits::kAbandonedAfter;  // none: never
+  store::RetentionBounds retention;
   double timeout_seconds_max = limits::kTimeoutSecondsMax;
   uint64_t output_limit_bytes_max = limits::kOutputLimitBytesMax;
   std::chrono::seconds worker_wait = limits::kWorkerWait;

@@ -81,6 +81,7 @@ class Server {
   int gpu_count_max() const;
   gateway::GatewayConfig gateway_config() const;
   gateway::HealthFacts health() const;
+  gateway::MetricsFacts metrics() const;
   void on_ready(const executor::ExecutorInfo& info);
   void on_unable(Error error);
   void on_signal(int signals);
@@ -177,7 +178,13 @@ std::vector<int> Server::device_ids() const {
 }
 
 Status Server::start_parts(int signals) {
-  auto opened = store::open_store({options_.data_dir, options_.blob_cache_bytes, gpu_count_max()}, clock_);
+  auto opened = store::open_store({.data_dir = options_.data_dir,
+                                   .blob_cache_bytes = options_.blob_cache_bytes,
+                                   .gpu_count_max = gpu_count_max(),
+                                   .queued_requests_max = options_.queued_requests_max,
+                                   .queued_requests_of_client_max = options_.queued_requests_of_client_max,
+                                   .retention = options_.retention},
+                                  clock_);
   if (!opened) return fail(opened.error());
   store_ = std::move(*opened);
   failpoint("recovery.start.opened");
@@ -197,8 +204,9 @@ Status Server::start_parts(int signals) {
       scheduler::SchedulerConfig{options_.response_bytes_max, device_ids(), watch_.get(), order});
   if (auto recovered = store_->recover(); !recovered) return recovered;
   if (const uint64_t kept = store_->counts().queued; kept > 0) spdlog::info("{} queued before, taken up now", kept);
-  auto gateway = gateway::Gateway::start(gateway_config(), *store_, clock_,
-                                         {[this] { return health(); }, [this] { return gpus(); }});
+  auto gateway =
+      gateway::Gateway::start(gateway_config(), *store_, clock_,
+                              {[this] { return health(); }, [this] { return gpus(); }, [this] { return metrics(); }});
   if (!gateway) return fail(gateway.error());
   gateway_ = std::move(*gateway);
   scheduler_->start({[this](const executor::ExecutorInfo& info) { on_ready(info); },
@@ -265,6 +273,7 @@ gateway::GatewayConfig Server::gateway_config() const {
   config.request_bytes_max = options_.request_bytes_max;
   config.allowed_hosts = options_.allowed_hosts;
   config.worker_wait = options_.worker_wait;
+  config.abandoned_after = options_.abandoned_after;
   config.bounds.timeout_seconds_max = options_.timeout_seconds_max;
   config.bounds.output_limit_bytes_max = options_.output_limit_bytes_max;
   config.bounds.gpu_count_max = gpu_count_max();
@@ -327,6 +336,18 @@ std::vector<gateway::GpuFacts> Server::gpus() const {
     all.push_back(std::move(facts));
   }
   return all;
+}
+
+gateway::MetricsFacts Server::metrics() const {
+  gateway::MetricsFacts facts;
+  facts.version = KCORAL_VERSION;
+  facts.started_at = started_at_;
+  facts.requests = store_->counts();
+  facts.store = store_->figures();
+  facts.executors = scheduler_->executor_states();
+  if (auto leases = scheduler_->lease_figures()) facts.leases = {std::move(leases->waited), std::move(leases->held)};
+  facts.gpus = gpus();
+  return facts;
 }
 
 void Server::on_ready(const executor::ExecutorInfo& info) {

@@ -29,6 +29,11 @@ void BlobCache::erase(const Digest& digest) {
   if (found != by_digest_.end()) drop(found->second);
 }
 
+uint64_t BlobCache::held_bytes() const {
+  const MutexLock lock(mutex_);
+  return held_bytes_;
+}
+
 void BlobCache::drop(std::list<Entry>::iterator entry) {
   held_bytes_ -= entry->content->size_bytes();
   by_digest_.erase(entry->digest);

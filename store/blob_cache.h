@@ -25,6 +25,7 @@ class BlobCache {
   /// Content larger than the whole budget is not taken.
   void insert(const Digest& digest, std::shared_ptr<const SealedMemory> content);
   void erase(const Digest& digest);
+  uint64_t held_bytes() const;
 
  private:
   struct Entry {
@@ -35,7 +36,7 @@ class BlobCache {
 
   const uint64_t bytes_max_;
   const size_t blobs_max_;
-  Mutex mutex_;
+  mutable Mutex mutex_;
   std::list<Entry> by_use_ KCORAL_GUARDED_BY(mutex_);  // the last used first
   std::unordered_map<Digest, std::list<Entry>::iterator> by_digest_ KCORAL_GUARDED_BY(mutex_);
   uint64_t held_bytes_ KCORAL_GUARDED_BY(mutex_) = 0;

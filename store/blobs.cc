@@ -26,6 +26,8 @@ Status Blobs::keep(const StagedBlob& blob) {
   if (!bytes) return fail(bytes.error());
   if (auto stored = content_.put_blob(blob.sha256, *bytes); !stored) return stored;
   cache_.insert(blob.sha256, blob.content);
+  received_.add();
+  received_bytes_.add(bytes->size());
   return {};
 }
 
@@ -35,7 +37,11 @@ Result<std::optional<uint64_t>> Blobs::size_bytes(const Digest& digest) {
 }
 
 Result<std::shared_ptr<const SealedMemory>> Blobs::load(const Digest& digest) {
-  if (auto hot = cache_.find(digest)) return hot;
+  if (auto hot = cache_.find(digest)) {
+    hits_.add();
+    return hot;
+  }
+  misses_.add();
   auto loaded = content_.load_blob(digest);
   if (!loaded) {
     // Whatever was put in meanwhile rests on the copy that turned out to be damaged.
@@ -44,6 +50,14 @@ Result<std::shared_ptr<const SealedMemory>> Blobs::load(const Digest& digest) {
   }
   cache_.insert(digest, *loaded);
   return loaded;
+}
+
+void Blobs::add_to(Figures& figures) const {
+  figures.blob_cache_hits = hits_.value();
+  figures.blob_cache_misses = misses_.value();
+  figures.blob_cache_bytes = cache_.held_bytes();
+  figures.blobs_received = received_.value();
+  figures.blob_bytes_received = received_bytes_.value();
 }
 
 }  // namespace kcoral::store

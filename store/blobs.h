@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/metrics.h"
 #include "store/blob_cache.h"
 #include "store/content.h"
 #include "store/store.h"
@@ -25,9 +26,16 @@ class Blobs {
   /// kNotFound if it is not held (any more).
   Result<std::shared_ptr<const SealedMemory>> load(const Digest& digest);
 
+  /// What `keep` and `load` did, and what is hot.
+  void add_to(Figures& figures) const;
+
  private:
   Content& content_;
   BlobCache cache_;
+  Counter hits_;  // of what was to be loaded
+  Counter misses_;
+  Counter received_;
+  Counter received_bytes_;
 };
 
 }  // namespace kcoral::store

@@ -88,6 +88,7 @@ void DurableStore::on_assigned() {
     failpoint("store.claim.committed");
     --queued_;
     ++in_progress_;
+    meters_.queued.observe(assignment->claimed.claim.queued);
     const auto put_backs = put_backs_.find(assignment->claimed.claim.fence.request_id);
     if (put_backs != put_backs_.end()) assignment->put_backs = put_backs->second;
     assignment->token = in_flight_.enter();
@@ -202,12 +203,12 @@ void DurableStore::give_back(const Fence& fence, std::string reason) {
 
 void DurableStore::undo_claim(PutBack put_back, InFlight::Token token, std::function<void()> done) {
   const auto shared = std::make_shared<const PutBack>(std::move(put_back));
-  const auto cancelled =
-      std::make_shared<const Ended>(cancelled_end(shared->fence.request_id, "cancelled before it began"));
+  const auto cancelled = std::make_shared<Ended>(cancelled_end(shared->fence.request_id, "cancelled before it began"));
   submit_arrival({.apply = [this, shared, cancelled, done, token]() -> Result<AfterCommit> {
                     auto undone = requests_->unclaim(shared->fence, shared->reason, *cancelled, clock_.wall_now());
                     if (!undone) return fail(undone.error());
                     return AfterCommit([this, shared, cancelled, done, token, undone = *undone] {
+                      if (undone == RequestTable::GivenUp::kQueued) meters_.requeued_unstarted.add();
                       if (undone == RequestTable::GivenUp::kCancelled) {
                         --queued_;
                         on_ended(shared->fence.request_id, *cancelled);

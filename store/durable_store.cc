@@ -82,7 +82,7 @@ Status DurableStore::open_parts(const StoreConfig& config) {
   auto outbox = Outbox::create(*database_);
   if (!outbox) return fail(outbox.error());
   outbox_ = std::move(*outbox);
-  auto requests = RequestTable::create(*database_, *outbox_, queue_, undo_log_, queue_bounds_);
+  auto requests = RequestTable::create(*database_, *outbox_, queue_, undo_log_, queue_bounds_, clock_);
   if (!requests) return fail(requests.error());
   requests_ = std::move(*requests);
   if (auto counted = count_rows(); !counted) return counted;
@@ -181,6 +181,7 @@ void DurableStore::take_in(const AdmittingPtr& admitting) {
 
 void DurableStore::on_blobs_held(const AdmittingPtr& admitting) {
   if (admitting->missing.empty()) return insert(admitting);
+  meters_.blobs_missing.add(admitting->missing.size());
   intake_->post([this, admitting] { admitting->done(admission_without_blobs(*admitting)); });
 }
 
@@ -215,21 +216,35 @@ Result<Admission> DurableStore::admission_without_blobs(const Admitting& admitti
 }
 
 void DurableStore::insert(const AdmittingPtr& admitting) {
-  submit_arrival({.apply = [this, admitting]() -> Result<AfterCommit> {
-                    failpoint("store.admit.begun");
-                    auto kind = requests_->admit(admitting->submission, admitting->program, admitting->blob_bytes,
-                                                 clock_.wall_now());
-                    if (!kind) return fail(kind.error());
-                    if (*kind == Admission::Kind::kAdmitted) admitted_[admitting->submission.request_id] = admitting;
-                    failpoint("store.admit.applied");
-                    return AfterCommit([this, admitting, kind = *kind] {
-                      failpoint("store.admit.committed");
-                      if (kind == Admission::Kind::kAdmitted) ++queued_;
-                      admitting->done(Admission{kind, {}});
-                    });
-                  },
-                  .failed = [admitting](const Error& error) { admitting->done(fail(error)); },
-                  .bytes = admitting->program.bytes.size()});
+  submit_arrival(
+      {.apply = [this, admitting]() -> Result<AfterCommit> {
+         failpoint("store.admit.begun");
+         auto kind =
+             requests_->admit(admitting->submission, admitting->program, admitting->blob_bytes, clock_.wall_now());
+         if (!kind) {
+           admitting->found_queue_full = requests_->is_full();
+           return fail(kind.error());
+         }
+         if (*kind == Admission::Kind::kAdmitted) admitted_[admitting->submission.request_id] = admitting;
+         failpoint("store.admit.applied");
+         return AfterCommit([this, admitting, kind = *kind] {
+           failpoint("store.admit.committed");
+           if (kind == Admission::Kind::kAdmitted) {
+             ++queued_;
+             (admitting->submission.synchronous ? meters_.admitted_synchronous : meters_.admitted_polled).add();
+           }
+           admitting->done(Admission{kind, {}});
+         });
+       },
+       .failed = [this, admitting](const Error& error) { on_not_admitted(admitting, error); },
+       .bytes = admitting->program.bytes.size()});
+}
+
+void DurableStore::on_not_admitted(const AdmittingPtr& admitting, const Error& error) {
+  // A full disk is busy, too.
+  if (error.kind == ErrorKind::kBusy && admitting->found_queue_full) meters_.refused_queue_full.add();
+  if (error.kind == ErrorKind::kRateLimited) meters_.refused_client_limit.add();
+  admitting->done(fail(error));
 }
 
 // --- watching ---
@@ -447,6 +462,12 @@ void DurableStore::on_ended(const Uuid& request_id, const Ended& ended) {
   put_backs_.erase(request_id);
   outputs_.forget(request_id);
   retention_->note_kept(kept_bytes(ended));
+  const Completion& completion = ended.completion;
+  meters_.ended[static_cast<size_t>(completion.state)].add();
+  meters_.clients.add(ended.client);
+  if (completion.times.elapsed_ms > 0) {
+    meters_.ran.observe(std::chrono::duration<double, std::milli>(completion.times.elapsed_ms));
+  }
   watches_.fire_all(request_id, ended.completion.answer);
 }
 
@@ -475,7 +496,7 @@ void DurableStore::give_up(const Fence& fence, std::string reason, State gap_fro
   ending->ended.completion = completion_with_error(fence.request_id, State::kInterrupted, last_word, reason);
   ending->done = std::move(done);
   ending->token = std::move(token);
-  const auto cancelled = std::make_shared<const Ended>(
+  const auto cancelled = std::make_shared<Ended>(
       cancelled_end(fence.request_id, fmt::format("cancelled; its run was lost by then: {}", reason)));
   submit_arrival({.apply = [this, ending, cancelled, gap_from]() -> Result<AfterCommit> {
                     failpoint("store.requeue.begun");
@@ -489,7 +510,10 @@ void DurableStore::give_up(const Fence& fence, std::string reason, State gap_fro
                       if (given_up == RequestTable::GivenUp::kNoAttemptLeft) return end(ending);
                       --in_progress_;
                       outputs_.forget(ending->fence.request_id);
-                      if (given_up == RequestTable::GivenUp::kQueued) ++queued_;
+                      if (given_up == RequestTable::GivenUp::kQueued) {
+                        ++queued_;
+                        meters_.requeued_lost.add();
+                      }
                       if (given_up == RequestTable::GivenUp::kCancelled) {
                         on_ended(ending->fence.request_id, *cancelled);
                       }
@@ -506,8 +530,7 @@ void DurableStore::cancel(const Uuid& request_id, CancelBy by, std::function<voi
   InFlight::Token token = in_flight_.enter();
   if (!token) return done(fail(closed()));
   const std::string_view who = by == CancelBy::kClient ? "cancelled" : "cancelled, since its client had gone away,";
-  const auto if_queued =
-      std::make_shared<const Ended>(cancelled_end(request_id, fmt::format("{} while it was queued", who)));
+  const auto if_queued = std::make_shared<Ended>(cancelled_end(request_id, fmt::format("{} while it was queued", who)));
   writer_->submit({.apply = [this, request_id, by, if_queued, done]() -> Result<AfterCommit> {
                      failpoint("store.cancel.begun");
                      auto cancelled = requests_->cancel(request_id, by, *if_queued, clock_.wall_now());

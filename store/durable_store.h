@@ -25,6 +25,7 @@
 #include "store/fair_queue.h"
 #include "store/in_flight.h"
 #include "store/live_outputs.h"
+#include "store/meters.h"
 #include "store/outbox.h"
 #include "store/program_text.h"
 #include "store/reader.h"
@@ -65,6 +66,7 @@ class DurableStore final : public Store {
   /// Removes at once what is due, instead of now and then. Blocks.
   Status prune() { return retention_->prune(); }
   Counts counts() const override;
+  Figures figures() const override;
 
   void status(const Uuid& request_id, std::function<void(Result<RequestStatus>)> done) override;
   void history(const HistoryQuery& query, std::function<void(Result<HistoryPage>)> done) override;
@@ -82,6 +84,7 @@ class DurableStore final : public Store {
     EncodedText program;
     uint64_t blob_bytes = 0;
     std::vector<Digest> missing;
+    bool found_queue_full = false;
   };
   /// A request that was assigned and is not with its executor yet.
   struct Assignment {
@@ -127,6 +130,7 @@ class DurableStore final : public Store {
   void on_blobs_held(const AdmittingPtr& admitting);
   Result<Admission> admission_without_blobs(const Admitting& admitting);
   void insert(const AdmittingPtr& admitting);
+  void on_not_admitted(const AdmittingPtr& admitting, const Error& error);
 
   template <typename T>
   void look_up(std::function<void(Result<T>)> done, std::function<Result<T>()> find);
@@ -191,6 +195,7 @@ class DurableStore final : public Store {
   UndoLog undo_log_;  // the writer's thread only
   LiveOutputs outputs_;
   Watches watches_;
+  Meters meters_;
   std::atomic<ExecutorPool*> pool_{nullptr};
   std::atomic<bool> is_short_{false};       // the last request was put back; nothing is assigned until somebody is idle
   std::map<Uuid, AdmittingPtr> admitted_;   // the writer's thread only: by the transaction that is open

@@ -139,6 +139,7 @@ struct FairQueue::Kind {
   struct Entry {
     const std::string* client;  // the key in `clients`
     int priority;
+    SteadyTime submitted;
   };
   struct Started {
     std::string client;
@@ -195,7 +196,7 @@ void FairQueue::push(const Item& item) {
   Kind& kind = *kinds_[item.for_several_gpus];
   const auto client = kind.clients.try_emplace(item.client).first;
   client->second.insert(Key(-item.priority, item.seq));
-  const bool is_new = kind.by_seq.emplace(item.seq, Kind::Entry{&client->first, item.priority}).second;
+  const bool is_new = kind.by_seq.emplace(item.seq, Kind::Entry{&client->first, item.priority, item.submitted}).second;
   KCORAL_CHECK(is_new);
   kind.rings[item.priority].queue(item.client);
 }
@@ -213,14 +214,14 @@ std::optional<FairQueue::Item> FairQueue::next(bool for_several_gpus) const {
   if (kind.by_seq.empty()) return std::nullopt;
   if (kind.is_oldest_due()) {
     const auto& [seq, entry] = *kind.by_seq.begin();
-    return Item{seq, *entry.client, entry.priority, for_several_gpus};
+    return Item{seq, *entry.client, entry.priority, for_several_gpus, entry.submitted};
   }
   const auto ring =
       std::find_if(kind.rings.begin(), kind.rings.end(), [](const auto& each) { return !each.second.is_empty(); });
   const std::string& client = ring->second.first_client();
   const ClientItems& items = kind.clients.at(client);
   const auto first = items.lower_bound(Key(-ring->first, std::numeric_limits<int64_t>::min()));
-  return Item{first->second, client, ring->first, for_several_gpus};
+  return Item{first->second, client, ring->first, for_several_gpus, kind.by_seq.at(first->second).submitted};
 }
 
 void FairQueue::start(const Uuid& request_id, const Item& item) {
@@ -270,6 +271,17 @@ size_t FairQueue::size_of(const std::string& client) const {
     if (found != kind->clients.end()) size += found->second.size();
   }
   return size;
+}
+
+std::optional<SteadyTime> FairQueue::oldest_submitted() const {
+  const MutexLock lock(mutex_);
+  std::optional<SteadyTime> oldest;
+  for (const auto& kind : kinds_) {
+    if (kind->by_seq.empty()) continue;
+    const SteadyTime submitted = kind->by_seq.begin()->second.submitted;
+    oldest = std::min(oldest.value_or(submitted), submitted);
+  }
+  return oldest;
 }
 
 uint64_t FairQueue::position(const Item& item) const {

@@ -24,6 +24,7 @@
 #include <optional>
 #include <string>
 
+#include "base/clock.h"
 #include "base/mutex.h"
 #include "base/uuid.h"
 
@@ -32,7 +33,7 @@ namespace kcoral::store {
 class FairQueue {
  public:
   static constexpr int64_t kOldestShare = 8;
-  static constexpr std::chrono::microseconds kQuantum{50'000};
+  static constexpr std::chrono::microseconds kQuantum{10'000};
   /// What a start costs at least: without it a client whose programs fail at once would never be charged.
   static constexpr std::chrono::microseconds kCostMin{500};
   /// Of clients that have nothing queued and nothing running, how many are remembered with what they owe.
@@ -44,6 +45,7 @@ class FairQueue {
     std::string client;
     int priority = 0;
     bool for_several_gpus = false;
+    SteadyTime submitted{};
   };
 
   FairQueue();
@@ -65,6 +67,8 @@ class FairQueue {
 
   size_t size() const;
   size_t size_of(const std::string& client) const;
+  /// When the oldest of those that are queued was submitted; nullopt if none is.
+  std::optional<SteadyTime> oldest_submitted() const;
   /// How many of the same client's requests are ahead of it. Requires: it is queued.
   uint64_t position(const Item& item) const;
 

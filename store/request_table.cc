@@ -46,8 +46,9 @@ Ended cancelled_end(const Uuid& request_id, std::string reason) {
 }
 
 Result<std::unique_ptr<RequestTable>> RequestTable::create(Database& database, Outbox& outbox, FairQueue& queue,
-                                                           UndoLog& undo_log, const QueueBounds& bounds) {
-  std::unique_ptr<RequestTable> table(new RequestTable(database, outbox, queue, undo_log, bounds));
+                                                           UndoLog& undo_log, const QueueBounds& bounds,
+                                                           const Clock& clock) {
+  std::unique_ptr<RequestTable> table(new RequestTable(database, outbox, queue, undo_log, bounds, clock));
   if (auto prepared = table->prepare(); !prepared) return fail(prepared.error());
   if (auto filled = table->fill_queue(); !filled) return fail(filled.error());
   return table;
@@ -57,7 +58,7 @@ Status RequestTable::prepare() {
   const std::pair<Statement*, const char*> statements[] = {
       {&find_,
        "SELECT seq, state, attempt, max_attempts, audit_next, audit_us, client, priority, gpu_count > 1, synchronous,"
-       " cancel_requested, started_us FROM requests WHERE request_id = ?"},
+       " cancel_requested, submitted_us, started_us FROM requests WHERE request_id = ?"},
       {&find_existing_, "SELECT owner, program_sha256, synchronous FROM requests WHERE request_id = ?"},
       {&insert_,
        "INSERT INTO requests (request_id, owner, client, peer, state, priority, synchronous, labels, timeout_ms,"
@@ -100,16 +101,22 @@ Status RequestTable::prepare() {
 
 Status RequestTable::fill_queue() {
   auto queued = database_.prepare(
-      "SELECT seq, client, priority, gpu_count > 1 FROM requests WHERE state = 0 ORDER BY submitted_us, seq");
+      "SELECT seq, client, priority, gpu_count > 1, submitted_us FROM requests WHERE state = 0 ORDER BY submitted_us, "
+      "seq");
   if (!queued) return fail(queued.error());
   Cursor cursor = queued->query();
   for (;;) {
     auto found = cursor.next();
     if (!found) return fail(found.error());
     if (!*found) return {};
-    queue_.push(
-        {cursor.integer(0), std::string(cursor.text(1)), static_cast<int>(cursor.integer(2)), cursor.integer(3) != 0});
+    queue_.push({cursor.integer(0), std::string(cursor.text(1)), static_cast<int>(cursor.integer(2)),
+                 cursor.integer(3) != 0, steady_time_of(cursor.integer(4))});
   }
+}
+
+/// The wall clock is all that survives a restart; what it says of the future, having been set back, is now.
+SteadyTime RequestTable::steady_time_of(int64_t wall_us) const {
+  return clock_.now() - std::chrono::microseconds(std::max<int64_t>(0, microseconds(clock_.wall_now()) - wall_us));
 }
 
 void RequestTable::push(const FairQueue::Item& item) {
@@ -134,10 +141,11 @@ Result<RequestTable::Row> RequestTable::load(const Uuid& request_id) {
   row.attempt = static_cast<int>(cursor.integer(2));
   row.max_attempts = static_cast<int>(cursor.integer(3));
   row.audit = {.next_seq = static_cast<uint64_t>(cursor.integer(4)), .last_us = cursor.integer(5)};
-  row.item = {row.seq, std::string(cursor.text(6)), static_cast<int>(cursor.integer(7)), cursor.integer(8) != 0};
+  row.item = {row.seq, std::string(cursor.text(6)), static_cast<int>(cursor.integer(7)), cursor.integer(8) != 0,
+              steady_time_of(cursor.integer(11))};
   row.synchronous = cursor.integer(9) != 0;
   row.cancel_requested = cursor.integer(10) != 0;
-  row.started_us = cursor.integer(11);
+  row.started_us = cursor.integer(12);
   return row;
 }
 
@@ -179,7 +187,7 @@ Result<std::optional<Admission::Kind>> RequestTable::existing(const Submission& 
 }
 
 Status RequestTable::check_room(const Submission& submission) const {
-  if (queue_.size() >= bounds_.requests_max) {
+  if (is_full()) {
     return fail(ErrorKind::kBusy, "the queue is full: {} requests wait (--max-queued-requests)", queue_.size());
   }
   if (queue_.size_of(submission.client) >= bounds_.client_requests_max) {
@@ -226,7 +234,7 @@ Status RequestTable::insert(const Submission& submission, const EncodedText& pro
     inserted = insert_label_.execute(name, value, microseconds(now), seq);
     if (!inserted) return inserted;
   }
-  push({seq, submission.client, options.priority, options.gpu_count > 1});
+  push({seq, submission.client, options.priority, options.gpu_count > 1, clock_.now()});
   return {};
 }
 
@@ -287,8 +295,8 @@ Status RequestTable::append_audit(const Fence& fence, const std::vector<AuditRec
 
 // --- runs that were given up ---
 
-Result<RequestTable::GivenUp> RequestTable::unclaim(const Fence& fence, const std::string& reason,
-                                                    const Ended& if_cancelled, WallTime now) {
+Result<RequestTable::GivenUp> RequestTable::unclaim(const Fence& fence, const std::string& reason, Ended& if_cancelled,
+                                                    WallTime now) {
   auto row = load_fenced(fence, State::kQueued);
   if (!row) return fail(row.error());
   KCORAL_CHECK(row->state == State::kAssigned);
@@ -305,16 +313,15 @@ Result<RequestTable::GivenUp> RequestTable::unclaim(const Fence& fence, const st
 }
 
 Result<RequestTable::GivenUp> RequestTable::requeue(const Fence& fence, const std::string& reason, State gap_from,
-                                                    const Ended& if_cancelled, std::vector<AuditRecord>& records,
+                                                    Ended& if_cancelled, std::vector<AuditRecord>& records,
                                                     WallTime now) {
   auto row = load_fenced(fence, State::kQueued);
   if (!row) return fail(row.error());
   records.clear();
   if (row->state >= gap_from) records.push_back({now, audit_events::gap(reason)});
   if (row->cancel_requested) {
-    Ended ended = if_cancelled;
-    ended.completion.records = records;
-    if (auto finished = finish_row(*row, ended, now); !finished) return fail(finished.error());
+    if_cancelled.completion.records = records;
+    if (auto finished = finish_row(*row, if_cancelled, now); !finished) return fail(finished.error());
     return GivenUp::kCancelled;
   }
   if (row->attempt >= row->max_attempts) return GivenUp::kNoAttemptLeft;
@@ -329,7 +336,7 @@ Result<RequestTable::GivenUp> RequestTable::requeue(const Fence& fence, const st
 
 // --- ends ---
 
-Status RequestTable::finish(const Fence& fence, const Ended& ended, WallTime now) {
+Status RequestTable::finish(const Fence& fence, Ended& ended, WallTime now) {
   auto row = load_fenced(fence, ended.completion.state);
   if (!row) return fail(row.error());
   // A request that was queued again still bears the number of the attempt that was given up.
@@ -339,7 +346,7 @@ Status RequestTable::finish(const Fence& fence, const Ended& ended, WallTime now
   return finish_row(*row, ended, now);
 }
 
-Status RequestTable::reject(const Uuid& request_id, const Ended& ended, bool only_synchronous, WallTime now) {
+Status RequestTable::reject(const Uuid& request_id, Ended& ended, bool only_synchronous, WallTime now) {
   auto row = load(request_id);
   if (!row) return fail(row.error());
   if (!schema::may_move(row->state, State::kRejected)) {
@@ -351,8 +358,7 @@ Status RequestTable::reject(const Uuid& request_id, const Ended& ended, bool onl
   return finish_row(*row, ended, now);
 }
 
-Result<RequestTable::Cancelled> RequestTable::cancel(const Uuid& request_id, CancelBy by, const Ended& ended,
-                                                     WallTime now) {
+Result<RequestTable::Cancelled> RequestTable::cancel(const Uuid& request_id, CancelBy by, Ended& ended, WallTime now) {
   auto row = load(request_id);
   if (!row) return fail(row.error());
   if (row->state == State::kCancelled) return Cancelled{};
@@ -375,7 +381,8 @@ Result<RequestTable::Cancelled> RequestTable::cancel(const Uuid& request_id, Can
   return Cancelled{State::kCancelled, std::nullopt, true};
 }
 
-Status RequestTable::finish_row(Row& row, const Ended& ended, WallTime now) {
+Status RequestTable::finish_row(Row& row, Ended& ended, WallTime now) {
+  ended.client = row.item.client;
   const Completion& completion = ended.completion;
   std::vector<AuditRecord> records = completion.records;
   records.push_back({now, audit_events::finished(completion.state, completion.reason)});

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "schema/limits.h"
 #include "store/answers.h"
@@ -34,6 +35,7 @@ struct Ended {
   Completion completion;
   KeptAnswer answer;
   CapturedOutput captured;  // of a run whose answer does not have it
+  std::string client;       // whose request it is: set when it is written
 };
 
 /// What an end takes of the capacity for answers.
@@ -51,12 +53,14 @@ class RequestTable {
   };
   /// Fills `queue`, which is empty, with what is queued.
   static Result<std::unique_ptr<RequestTable>> create(Database& database, Outbox& outbox, FairQueue& queue,
-                                                      UndoLog& undo_log, const QueueBounds& bounds);
+                                                      UndoLog& undo_log, const QueueBounds& bounds, const Clock& clock);
 
   /// kAdmitted or kAttached; kConflict if the id is taken by another program or owner; kBusy or kRateLimited if the
   /// queue is full, or has enough of this client. What is attached to as something to be polled is synchronous no more.
   Result<Admission::Kind> admit(const Submission& submission, const EncodedText& program, uint64_t blob_bytes,
                                 WallTime now);
+  /// Whether it takes nothing more, whoever sends it.
+  bool is_full() const { return queue_.size() >= bounds_.requests_max; }
 
   struct Claimed {
     int64_t seq = 0;
@@ -73,18 +77,18 @@ class RequestTable {
     kNoAttemptLeft,  // nothing changed
   };
   /// assigned → queued: its attempt is not used up. Requires: the claim was given to nobody.
-  Result<GivenUp> unclaim(const Fence& fence, const std::string& reason, const Ended& if_cancelled, WallTime now);
+  Result<GivenUp> unclaim(const Fence& fence, const std::string& reason, Ended& if_cancelled, WallTime now);
   /// assigned or running → queued, if attempts are left. A request that came as far as `gap_from` may lack records of
   /// its instructions, and its audit says so; where no attempt is left, `records` are what it must say.
-  Result<GivenUp> requeue(const Fence& fence, const std::string& reason, schema::State gap_from,
-                          const Ended& if_cancelled, std::vector<AuditRecord>& records, WallTime now);
+  Result<GivenUp> requeue(const Fence& fence, const std::string& reason, schema::State gap_from, Ended& if_cancelled,
+                          std::vector<AuditRecord>& records, WallTime now);
 
   Status mark_running(const Fence& fence, int pid, WallTime now);
   Status append_audit(const Fence& fence, const std::vector<AuditRecord>& records);
   Status note_gpus(const Fence& fence, const std::vector<int>& gpu_ids);
-  Status finish(const Fence& fence, const Ended& ended, WallTime now);
+  Status finish(const Fence& fence, Ended& ended, WallTime now);
   /// queued → rejected. kConflict where `only_synchronous` and it is not.
-  Status reject(const Uuid& request_id, const Ended& ended, bool only_synchronous, WallTime now);
+  Status reject(const Uuid& request_id, Ended& ended, bool only_synchronous, WallTime now);
 
   /// What became of the wish to end a request.
   struct Cancelled {
@@ -93,7 +97,7 @@ class RequestTable {
     bool has_ended = false;                           // by this call
   };
   /// queued → cancelled; one that runs is marked, so that it is not started again. kConflict if it has ended otherwise.
-  Result<Cancelled> cancel(const Uuid& request_id, CancelBy by, const Ended& ended, WallTime now);
+  Result<Cancelled> cancel(const Uuid& request_id, CancelBy by, Ended& ended, WallTime now);
 
  private:
   struct Row {
@@ -109,8 +113,9 @@ class RequestTable {
     int64_t started_us = 0;
   };
 
-  RequestTable(Database& database, Outbox& outbox, FairQueue& queue, UndoLog& undo_log, const QueueBounds& bounds)
-      : database_(database), outbox_(outbox), queue_(queue), undo_log_(undo_log), bounds_(bounds) {}
+  RequestTable(Database& database, Outbox& outbox, FairQueue& queue, UndoLog& undo_log, const QueueBounds& bounds,
+               const Clock& clock)
+      : database_(database), outbox_(outbox), queue_(queue), undo_log_(undo_log), bounds_(bounds), clock_(clock) {}
   Status prepare();
   Status fill_queue();
   Result<Row> load(const Uuid& request_id);
@@ -119,18 +124,20 @@ class RequestTable {
   Result<std::optional<Admission::Kind>> existing(const Submission& submission);
   Status check_room(const Submission& submission) const;
   Status insert(const Submission& submission, const EncodedText& program, WallTime now, const AuditPosition& audit);
-  Status finish_row(Row& row, const Ended& ended, WallTime now);
+  Status finish_row(Row& row, Ended& ended, WallTime now);
   /// Numbers the records, which some statement then writes back with the row.
   Status record(Row& row, const std::vector<AuditRecord>& records);
 
   void push(const FairQueue::Item& item);
   void remove(const FairQueue::Item& item);
+  SteadyTime steady_time_of(int64_t wall_us) const;
 
   Database& database_;
   Outbox& outbox_;
   FairQueue& queue_;
   UndoLog& undo_log_;
   const QueueBounds bounds_;
+  const Clock& clock_;
   Statement find_;
   Statement find_existing_;
   Statement insert_;

@@ -115,6 +115,8 @@ Result<bool> Retention::step() {
                              : for_each(*requests, &Retention::forget_request);
   });
   if (!committed) return fail(committed.error());
+  answers_pruned_.add(answers->size());
+  requests_forgotten_.add(requests->size());
   return true;
 }
 

@@ -23,6 +23,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/metrics.h"
 #include "base/mutex.h"
 #include "store/content.h"
 #include "store/reader.h"
@@ -45,6 +46,9 @@ class Retention {
   /// An answer of so many bytes was committed.
   void note_kept(uint64_t bytes);
   uint64_t kept_bytes() const { return kept_bytes_; }
+  /// What went since it was made: answers that were too much, and requests, with their answers, that were too old.
+  uint64_t answers_pruned() const { return answers_pruned_.value(); }
+  uint64_t requests_forgotten() const { return requests_forgotten_.value(); }
 
   /// Prunes until nothing is due, which it does by itself now and then. Blocks.
   Status prune();
@@ -74,6 +78,8 @@ class Retention {
   Content& content_;
   Clock& clock_;
   std::atomic<uint64_t> kept_bytes_{0};
+  Counter answers_pruned_;
+  Counter requests_forgotten_;
 
   // The writer's thread only.
   Statement find_;

@@ -27,6 +27,7 @@
 #include "schema/outcome.h"
 #include "schema/program.h"
 #include "schema/state.h"
+#include "store/figures.h"
 #include "store/lookups.h"
 
 namespace kcoral::store {
@@ -220,6 +221,8 @@ class Store : public Lookups {
   virtual Status recover() = 0;
 
   virtual Counts counts() const = 0;
+  /// For whoever watches the service. Takes some microseconds.
+  virtual Figures figures() const = 0;
 
   /// Waits until everything accepted so far is committed, then stops the threads. Callbacks have all run.
   virtual void close() = 0;

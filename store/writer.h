@@ -5,8 +5,8 @@
 // that meets a full disk does not take the others of its batch with it. Syncing to disk is what a commit costs, so 64
 // operations that wait together cost about as much as one.
 //
-// `submit` and `close` may be called from any thread; everything that is handed in runs on the writer's own thread,
-// which is the only one that touches the Database while the Writer lives.
+// `submit`, `close` and the figures may be called from any thread; everything that is handed in runs on the writer's
+// own thread, which is the only one that touches the Database while the Writer lives.
 #pragma once
 
 #include <cstddef>
@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/metrics.h"
 #include "base/mutex.h"
 #include "store/sqlite.h"
 #include "store/undo_log.h"
@@ -48,12 +49,15 @@ class Writer {
 
   void submit(Operation operation, Urgency urgency = Urgency::kNow);
 
+  /// How long each transaction took that was committed, its sync included.
+  HistogramView committed() const { return committed_.view(); }
+  uint64_t operations_committed() const { return operations_committed_.value(); }
+
   /// Commits all that was submitted, then ends the thread. Requires: nothing is submitted any more.
   void close();
 
  private:
-  Writer(Database& database, UndoLog& undo_log, Operation last, std::function<void()> after_batch)
-      : database_(database), undo_log_(undo_log), last_(std::move(last)), after_batch_(std::move(after_batch)) {}
+  Writer(Database& database, UndoLog& undo_log, Operation last, std::function<void()> after_batch);
 
   void run();
   std::vector<Operation> next_batch();
@@ -70,6 +74,8 @@ class Writer {
   Statement savepoint_;
   Statement release_;
   Statement undo_;
+  Histogram committed_;
+  Counter operations_committed_;
 
   Mutex mutex_;
   ConditionVariable wakeup_;

@@ -209,6 +209,7 @@ class FakeStore final : public store::Store {
   void abandon(const store::Fence&, std::string, std::function<void(Status)>) override {}
   Status recover() override { return {}; }
   store::Counts counts() const override { return {}; }
+  store::Figures figures() const override { return {}; }
 
   void close() override {
     {

@@ -265,6 +265,34 @@ TEST(LiveExecute, RequestsBehindAWaitingOneWait) {
   EXPECT_TRUE(client.at_end());
 }
 
+TEST(LiveExecute, AClientThatClosedItsSendingHalfIsAskedWhetherItIsThereAndAnswered) {
+  GatewayConfig config;
+  config.half_closed_probe = std::chrono::milliseconds(20);
+  LiveGateway live(config);
+  RawClient client = live.client();
+  const Uuid id = Uuid::random();
+  client.send(execute_program(id_header(id)));
+  client.close_sending();
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(client.read_answer()->status, 100);
+  EXPECT_EQ(live.store.watching(), 1u);
+  live.store.answer(id, FakeStore::document("{}"));
+  auto answer = client.read_answer();
+  while (answer && answer->status == 100) answer = client.read_answer();
+  EXPECT_EQ(answer->body, "{}");
+  EXPECT_TRUE(client.at_end());
+}
+
+TEST(LiveExecute, AClientThatClosedItsConnectionIsNoticed) {
+  GatewayConfig config;
+  config.half_closed_probe = std::chrono::milliseconds(20);
+  LiveGateway live(config);
+  RawClient client = live.client();
+  client.send(execute_program());
+  live.store.wait_until([&] { return live.store.watching() == 1; });
+  client.close();
+  live.store.wait_until([&] { return live.store.watching() == 0; });
+}
+
 TEST(LiveExecute, AClientThatGoesAwayIsForgottenAndItsRequestIsNot) {
   LiveGateway live;
   RawClient client = live.client();

@@ -15,20 +15,29 @@ namespace kcoral::gateway {
 inline constexpr std::string_view kProgram =
     R"({"instructions":[{"op":"upload","id":"m","kind":"module","source":"x = 1"}]})";
 
+inline Facts plain_facts() {
+  Facts known;
+  known.health = [] {
+    HealthFacts facts;
+    facts.instance_id = "instance";
+    facts.request_capacity = 1;
+    facts.versions = {{"kcoral", "0.1.0"}};
+    return facts;
+  };
+  known.gpus = [] { return std::vector<GpuFacts>(); };
+  known.metrics = [] {
+    MetricsFacts facts;
+    facts.version = "0.1.0";
+    return facts;
+  };
+  return known;
+}
+
 class LiveGateway {
  public:
   explicit LiveGateway(GatewayConfig config = {}, Clock& clock = Clock::system()) {
     config.port = 0;
-    Facts known;
-    known.health = [] {
-      HealthFacts facts;
-      facts.instance_id = "instance";
-      facts.request_capacity = 1;
-      facts.versions = {{"kcoral", "0.1.0"}};
-      return facts;
-    };
-    known.gpus = [] { return std::vector<GpuFacts>(); };
-    auto started = Gateway::start(config, store, clock, std::move(known));
+    auto started = Gateway::start(config, store, clock, plain_facts());
     EXPECT_TRUE(started) << started.error().message;
     gateway = std::move(*started);
   }

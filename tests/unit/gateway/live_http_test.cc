@@ -105,6 +105,24 @@ TEST(LiveHttp, HeadAnswersAsGetWithoutTheBody) {
   EXPECT_EQ(client.read_answer()->status, 200) << "nothing of a body stood in between";
 }
 
+TEST(LiveHttp, MetricsArePlainText) {
+  LiveGateway live;
+  RawClient client = live.client();
+  client.send(get("/metrics"));
+  const auto got = client.read_answer();
+  ASSERT_TRUE(got);
+  EXPECT_EQ(got->status, 200);
+  EXPECT_EQ(got->header("content-type"), "text/plain; version=0.0.4; charset=utf-8");
+  EXPECT_NE(got->header("x-request-id"), "");
+  EXPECT_NE(got->body.find("\nkcoral_build_info{version=\"0.1.0\"} 1\n"), std::string::npos) << got->body;
+  client.send("HEAD /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  EXPECT_EQ(client.read_answer(true)->header("content-length"), got->header("content-length"));
+  client.send("POST /metrics HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n");
+  const auto refused = client.read_answer();
+  EXPECT_EQ(refused->status, 405);
+  EXPECT_EQ(refused->header("allow"), "GET, HEAD");
+}
+
 TEST(LiveHttp, UnknownPathsAndMethodsCarryTheErrorBody) {
   LiveGateway live;
   RawClient client = live.client();
@@ -231,16 +249,14 @@ TEST(LiveHttp, AnAddressThatCannotBeBoundIsOneClearLine) {
   FakeStore store;
   GatewayConfig config;
   config.port = live.port();
-  const auto taken = Gateway::start(config, store, Clock::system(),
-                                    Facts{[] { return HealthFacts(); }, [] { return std::vector<GpuFacts>(); }});
+  const auto taken = Gateway::start(config, store, Clock::system(), plain_facts());
   ASSERT_FALSE(taken);
   EXPECT_EQ(taken.error().kind, ErrorKind::kEnvironment);
   EXPECT_EQ(taken.error().message,
             fmt::format("cannot listen on 127.0.0.1:{}: Address already in use; choose another --host or --port",
                         live.port()));
   config.host = "no-such-host.invalid";
-  const auto unknown = Gateway::start(config, store, Clock::system(),
-                                      Facts{[] { return HealthFacts(); }, [] { return std::vector<GpuFacts>(); }});
+  const auto unknown = Gateway::start(config, store, Clock::system(), plain_facts());
   ASSERT_FALSE(unknown);
   EXPECT_NE(unknown.error().message.find("no-such-host.invalid"), std::string::npos);
 }
@@ -261,8 +277,7 @@ TEST(LiveHttp, ListensOnIpv6) {
   GatewayConfig config;
   config.host = "::1";
   config.port = 0;
-  const auto started = Gateway::start(config, store, Clock::system(),
-                                      Facts{[] { return HealthFacts(); }, [] { return std::vector<GpuFacts>(); }});
+  const auto started = Gateway::start(config, store, Clock::system(), plain_facts());
   if (!started) GTEST_SKIP() << started.error().message;
   const UniqueFd fd(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in6 address{};

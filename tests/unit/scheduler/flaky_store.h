@@ -108,6 +108,7 @@ class FlakyStore : public store::Store {
   }
   Status recover() override { return real_.recover(); }
   store::Counts counts() const override { return real_.counts(); }
+  store::Figures figures() const override { return real_.figures(); }
   WatchId watch_end(const Uuid& request_id, std::function<void(Status)> done) override {
     return real_.watch_end(request_id, std::move(done));
   }

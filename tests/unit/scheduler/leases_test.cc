@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <numeric>
 #include <set>
 #include <utility>
 
@@ -85,6 +86,24 @@ TEST_F(LeasesTest, PassesOnAtOnceWhereTheProcessLivesOn) {
   leases_->end(first, /*processes_ended=*/false);
   EXPECT_THAT(granted_, ElementsAre("first 0", "second 0"));
   EXPECT_THAT(clearance_.asked, IsEmpty());
+}
+
+TEST_F(LeasesTest, CountsHowLongProgramsWaitForLeasesAndHoldThem) {
+  const auto count = [](const HistogramView& view) {
+    return std::accumulate(view.counts.begin(), view.counts.end(), uint64_t{0});
+  };
+  const LeaseId first = ask("first", {0});
+  ask("second", {0});
+  const LeaseId context =
+      leases_->ask({"executor", std::nullopt}, {0, {1}, 1}, {.granted = [](const std::vector<int>&) {}});
+  clock_.advance(std::chrono::seconds(3));
+  leases_->end(context, /*processes_ended=*/false);
+  leases_->end(first, /*processes_ended=*/false);
+  const Leases::Figures figures = leases_->figures();
+  EXPECT_EQ(count(figures.waited), 2u) << "a context's lease is no program's";
+  EXPECT_EQ(figures.waited.sum_seconds, 3);
+  EXPECT_EQ(count(figures.held), 1u) << "the second one's has not ended";
+  EXPECT_EQ(figures.held.sum_seconds, 3);
 }
 
 TEST_F(LeasesTest, PassesOnOnceTheDeviceIsClearOfEndedProcesses) {

@@ -176,6 +176,19 @@ TEST_F(SchedulerTest, RunsWhatWasQueuedBeforeItStartedAndWhatComesLater) {
   EXPECT_EQ(state_of(late), State::kCompleted);
 }
 
+TEST_F(SchedulerTest, SaysHowManyExecutorsAreInWhichState) {
+  using testing::Contains;
+  using testing::Pair;
+  make(3);
+  EXPECT_THAT(scheduler_->executor_states(), Contains(Pair("starting", 3)));
+  ASSERT_TRUE(start());
+  EXPECT_THAT(scheduler_->executor_states(), Contains(Pair("idle", 3)));
+  const Uuid id = run_hanging();
+  EXPECT_THAT(scheduler_->executor_states(), testing::IsSupersetOf({Pair("idle", 2), Pair("running", 1)}));
+  on_loop([&] { fakes_[0]->cancel(id); });
+  answer_of(id);
+}
+
 TEST_F(SchedulerTest, HigherPrioritiesFirstThenInOrder) {
   make(1);
   const Uuid low = submit(-1), first = submit(0), second = submit(0), high = submit(5);

@@ -53,6 +53,24 @@ TEST_F(FairQueueTest, OneClientIsServedInTheOrderOfSubmission) {
   EXPECT_EQ(serve_all(), expected);
 }
 
+TEST_F(FairQueueTest, KnowsSinceWhenTheOldestOfBothKindsIsThere) {
+  EXPECT_EQ(queue_.oldest_submitted(), std::nullopt);
+  const Item first{1, "a", 0, false, SteadyTime(5s)}, second{2, "b", 9, true, SteadyTime(7s)};
+  queue_.push(second);
+  EXPECT_EQ(queue_.oldest_submitted(), SteadyTime(7s));
+  queue_.push(first);
+  EXPECT_EQ(queue_.oldest_submitted(), SteadyTime(5s));
+  const Uuid id = Uuid::random();
+  const Item started = queue_.next(false).value();
+  queue_.start(id, started);
+  EXPECT_EQ(queue_.oldest_submitted(), SteadyTime(7s));
+  queue_.undo_start(id, started);
+  EXPECT_EQ(queue_.oldest_submitted(), SteadyTime(5s)) << "it knows its time again";
+  queue_.remove(first);
+  queue_.remove(second);
+  EXPECT_EQ(queue_.oldest_submitted(), std::nullopt);
+}
+
 TEST_F(FairQueueTest, AHigherPriorityComesFirst) {
   push("a", 0);
   push("a", 5);
