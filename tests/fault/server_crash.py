@@ -164,7 +164,7 @@ class Trial:
             try:
                 self.server.process.wait(life_s)
             except subprocess.TimeoutExpired:
-                os.kill(self.server.pid, signal.SIGKILL)
+                self.server.process.kill()
             self.server.process.wait()
             crowd.join()
         code = self.server.process.returncode
@@ -182,7 +182,16 @@ class Trial:
         count = len(held) if plan.is_about_loss else plan.draw.randint(0, len(held))
         for pid in plan.draw.sample(held, count):
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+                self._kill_executor(pid)
+
+    def _kill_executor(self, pid: int) -> None:
+        pidfd = os.pidfd_open(pid)
+        try:
+            # It is still that one, and not another process by the same number.
+            if pid in executors_of(self.server.data_dir):
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        finally:
+            os.close(pidfd)
 
     def _read_log(self, plan: Plan | None) -> bool:
         with open(self.server.log_path, "rb") as log:
