@@ -14,14 +14,14 @@
 namespace kcoral::bench {
 namespace {
 
-std::string request_text(const std::string& program) {
+std::string request_text(const std::string& path, const std::string& program) {
   const std::string body =
       "--b\r\nContent-Disposition: form-data; name=\"program\"\r\nContent-Type: application/json\r\n\r\n" + program +
       "\r\n--b--\r\n";
   return fmt::format(
-      "POST /execute HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: multipart/form-data; boundary=b\r\n"
+      "POST {} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: multipart/form-data; boundary=b\r\n"
       "Content-Length: {}\r\n\r\n{}",
-      body.size(), body);
+      path, body.size(), body);
 }
 
 class Connection {
@@ -79,7 +79,7 @@ struct Measured {
 }  // namespace
 
 Result<Series> run_load(const Load& load) {
-  const std::string request = request_text(load.program);
+  const std::string request = request_text(load.path, load.program);
   Measured measured;
   const Stopwatch whole;
   const auto duration_ms = static_cast<double>(load.duration.count());
@@ -94,7 +94,7 @@ Result<Series> run_load(const Load& load) {
       latencies.push_back(watch.ms());
       if (!body) {
         failure = body.error();
-      } else if (body->find("\"status\":\"COMPLETED\"") == std::string::npos) {
+      } else if (body->find(load.expected) == std::string::npos) {
         failure = Error{ErrorKind::kEngine, body->substr(0, 500)};
       }
     }

@@ -15,9 +15,12 @@ struct Load {
   int clients = 1;
   std::chrono::milliseconds duration{};
   std::string program;  // JSON
+  std::string path = "/execute";
+  std::string expected = R"("status":"COMPLETED")";  // in each answer's body
 };
 
-/// Every answer must be COMPLETED; the first that is not is the error. Latency: first byte sent to last byte received.
+/// Every answer must be as expected; the first that is not is the error. Latency: first byte sent to last byte
+/// received.
 Result<Series> run_load(const Load& load);
 
 }  // namespace kcoral::bench

@@ -1,11 +1,11 @@
 // What one trivial program costs from a client's first byte to the last byte of its answer, durable throughout, beside
-// what the machine itself takes, measured in the same run.
+// what the machine itself takes, measured in the same run; and how many programs a second are taken into the queue.
 //
 //   scripts/build release kcoral kcoral-executor service_bench
 //   build/release/bin/service_bench [SECONDS_PER_SERIES [FILE.json [PART_OF_NAME]]]
 //
 // A table goes to standard output, the same figures as JSON to the file ("-" for none). With a part of a name only the
-// series of servers with such a name are measured.
+// series with such a name are measured.
 #include <fcntl.h>
 #include <spawn.h>
 #include <sys/wait.h>
@@ -34,6 +34,11 @@ constexpr char kTrivialProgram[] =
     R"({"instructions":[{"op":"upload","id":"m","kind":"module","source":"def main():\n    return 42\n"},)"
     R"({"op":"get_function","id":"f","module":{"$ref":"m"},"name":"main"},)"
     R"({"op":"run","id":"r","fn":{"$ref":"f"}},{"op":"return","key":"value","value":{"$ref":"r"}}]})";
+
+constexpr char kEndlessProgram[] =
+    R"({"instructions":[{"op":"upload","id":"m","kind":"module","source":"import time\ntime.sleep(3600)\n"}],)"
+    R"("options":{"timeout_seconds":3600}})";
+constexpr char kSubmissions[] = "submissions, queued durably";
 
 /// A server of its own on a free port and a fresh data directory, ended with this object.
 class Server {
@@ -131,12 +136,42 @@ void measure_service(Report& report, const std::string& directory, const std::st
   for (const int clients : {1, 8}) {
     const std::string series_name = fmt::format("{}, {} client{}", name, clients, clients == 1 ? "" : "s");
     const auto before = cpu_times_of((*server)->pid());
-    const auto series = run_load({(*server)->port(), clients, duration, kTrivialProgram});
+    Load load;
+    load.port = (*server)->port();
+    load.clients = clients;
+    load.duration = duration;
+    load.program = kTrivialProgram;
+    const auto series = run_load(load);
     const auto after = cpu_times_of((*server)->pid());
     if (!before || !after) return report.add(series_name, fail((before ? after : before).error()));
     const CpuTimes spent{after->server_ms - before->server_ms, after->executors_ms - before->executors_ms,
                          after->runtimes_ms - before->runtimes_ms};
     report.add(series_name, series, &spent);
+  }
+  server->reset();
+  std::filesystem::remove_all(data_dir);
+}
+
+/// Programs that are taken into the queue while the only worker is busy with another.
+void measure_submissions(Report& report, const std::string& directory, const std::string& name,
+                         std::chrono::milliseconds duration) {
+  const std::string data_dir = directory + "/data";
+  auto server = Server::start(data_dir, {"--device", "cpu", "--num-workers", "1", "--shutdown-grace-seconds", "0",
+                                         "--max-queued-requests", "100000000", "--max-queued-per-client", "100000000"});
+  if (!server) return report.add(name, fail(server.error()));
+  Load load;
+  load.port = (*server)->port();
+  load.path = "/requests";
+  load.expected = R"("state":)";
+  load.program = kEndlessProgram;
+  load.duration = std::chrono::milliseconds(1);
+  if (auto occupied = run_load(load); !occupied) return report.add(name, fail(occupied.error()));
+  load.program = kTrivialProgram;
+  load.duration = duration;
+  for (const int clients : {1, 64}) {
+    load.clients = clients;
+    const auto series = run_load(load);
+    report.add(fmt::format("{}, {} connection{}", name, clients, clients == 1 ? "" : "s"), series);
   }
   server->reset();
   std::filesystem::remove_all(data_dir);
@@ -170,6 +205,9 @@ int run(std::chrono::milliseconds duration, const std::string& json_path, const 
     std::vector<std::string> flags{"--device", "cpu", "--num-workers", "2"};
     flags.insert(flags.end(), kind.flags.begin(), kind.flags.end());
     measure_service(report, directory, kind.name, std::move(flags), duration);
+  }
+  if (std::string_view(kSubmissions).find(part_of_name) != std::string_view::npos) {
+    measure_submissions(report, directory, kSubmissions, duration);
   }
   std::filesystem::remove_all(directory);
   if (json_path != "-") std::ofstream(json_path) << report.rows().dump(2) << '\n';

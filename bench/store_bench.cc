@@ -32,6 +32,7 @@
 #include <utility>
 #include <vector>
 
+#include "bench/instant_executors.h"
 #include "bench/plain_rocksdb.h"
 #include "bench/samples.h"
 #include "store/content.h"
@@ -46,47 +47,6 @@ constexpr size_t kSmallAnswerBytes = 32 << 10;  // one that is not kept with its
 constexpr int kSmallAnswersAlone = 200;
 // Virtual disks allow bursts: who comes right after another would measure what that one has left of them.
 constexpr std::chrono::milliseconds kRest{300};
-
-/// Runs up to kExecutors requests at once, from callbacks only.
-class Executors final : public ExecutorPool {
- public:
-  explicit Executors(Store& store) : store_(store) {
-    schema::Part part;
-    part.extent.memory = SealedMemory::copy_of("a returned value").value();
-    part.extent.length = part.extent.memory->size_bytes();
-    part.sha256 = Sha256::of("a returned value");
-    answer_ = std::make_shared<const schema::Answer>(schema::make_result_answer(R"({"status":"COMPLETED"})", {part}));
-  }
-
-  std::optional<ExecutorRef> take(bool for_several_gpus) override {
-    if (for_several_gpus) return std::nullopt;
-    for (int idle = idle_; idle > 0;) {
-      if (idle_.compare_exchange_weak(idle, idle - 1)) return ExecutorRef{"executor", 1};
-    }
-    return std::nullopt;
-  }
-  void put_back(const ExecutorRef&) override { ++idle_; }
-  void assign(const ExecutorRef&, Result<Claim> claim) override {
-    KCORAL_CHECK(claim);
-    run(claim->fence);
-  }
-
- private:
-  void run(const Fence& fence) {
-    store_.mark_running(fence, 1);
-    Completion completion;
-    completion.answer = answer_;
-    completion.reason = "every instruction ran";
-    store_.finish(fence, std::move(completion), [this](const Status&) {
-      ++idle_;
-      store_.executor_became_idle();
-    });
-  }
-
-  Store& store_;
-  std::shared_ptr<const schema::Answer> answer_;
-  std::atomic<int> idle_{kExecutors};
-};
 
 void submit(Store& store, const std::string& text, int count) {
   for (int i = 0; i < count; ++i) {
@@ -114,7 +74,7 @@ void measure(const std::string& directory, int submitters, int requests, size_t 
     std::fprintf(stderr, "%s\n", store.error().message.c_str());
     return;
   }
-  Executors executors(**store);
+  bench::InstantExecutors executors(**store, kExecutors);
   KCORAL_CHECK((*store)->recover());
   (*store)->serve(executors);
   const std::string text(program_bytes, 'p');

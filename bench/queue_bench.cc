@@ -1,0 +1,204 @@
+// What a long queue costs: the same operations of the store behind few queued requests and behind many, in one run.
+//
+//   queue_bench DIRECTORY [ROWS [CYCLES]]
+//
+// ROWS (1,000,000) requests of a thousand clients are queued, and stay so, in two steps: the first thousand, then the
+// rest. After each step it measures
+//   cycle    a request of higher priority from admission to its answer, CYCLES (20,000) of them from 64 submitters
+//   admit    one request that stays queued, one after another
+//   status   of a queued request, with its place in the queue
+//   history  50 requests: the newest, those of one client, those with one label, queued ones, a page deep inside
+// and at the end how long a store needs until it has recovered, with all of them queued. Lines of JSON.
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <future>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "bench/instant_executors.h"
+#include "bench/samples.h"
+#include "store/store.h"
+
+namespace kcoral::bench {
+namespace {
+
+using store::HistoryQuery;
+using store::Store;
+
+constexpr int kFewRows = 1000;
+constexpr int kClients = 1000;
+constexpr int kSubmitters = 64;
+constexpr int kExecutors = 64;
+constexpr int kRepeats = 400;
+constexpr size_t kProgramBytes = 1024;
+
+store::Submission submission(std::string client, int priority) {
+  store::Submission made;
+  made.request_id = Uuid::random();
+  made.client = std::move(client);
+  made.peer = "127.0.0.1:1";
+  made.synchronous = false;
+  made.program_text = std::string(kProgramBytes, 'p');
+  made.program_sha256 = Sha256::of(made.program_text);
+  made.program.options.priority = priority;
+  made.program.options.labels["sweep"] = std::to_string(std::rand() % 1000);
+  return made;
+}
+
+/// Waits for the callback of one call.
+template <typename T, typename Call>
+T wait_for(Call call) {
+  std::promise<T> promise;
+  call([&promise](T value) { promise.set_value(std::move(value)); });
+  return promise.get_future().get();
+}
+
+Uuid admit(Store& store, store::Submission what) {
+  const Uuid id = what.request_id;
+  const auto admission = wait_for<Result<store::Admission>>([&](auto done) { store.admit(std::move(what), done); });
+  KCORAL_CHECK(admission);
+  return id;
+}
+
+/// `count` times `work(i)`, spread over the submitters.
+template <typename Work>
+Series spread(int count, Work work) {
+  std::vector<Series> each(kSubmitters);
+  std::atomic<int> next{0};
+  const Stopwatch whole;
+  std::vector<std::thread> threads;
+  for (Series& series : each) {
+    threads.emplace_back([&] {
+      for (int i = next++; i < count; i = next++) {
+        const Stopwatch watch;
+        work(i);
+        series.ms.push_back(watch.ms());
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  Series all;
+  for (const Series& series : each) all.ms.insert(all.ms.end(), series.ms.begin(), series.ms.end());
+  all.seconds = whole.ms() / 1000;
+  return all;
+}
+
+template <typename Work>
+Series repeated(int count, Work work) {
+  Series series;
+  const Stopwatch whole;
+  for (int i = 0; i < count; ++i) {
+    const Stopwatch watch;
+    work(i);
+    series.ms.push_back(watch.ms());
+  }
+  series.seconds = whole.ms() / 1000;
+  return series;
+}
+
+nlohmann::json brief(const Series& series) {
+  return {{"per_second", series.per_second()}, {"p50_ms", series.quantile(0.5)}, {"p99_ms", series.quantile(0.99)}};
+}
+
+void fill(Store& store, int rows, std::vector<Uuid>& queued) {
+  std::vector<Uuid> ids(static_cast<size_t>(rows));
+  spread(rows, [&](int i) {
+    ids[static_cast<size_t>(i)] = admit(store, submission(fmt::format("client-{}", i % kClients), 0));
+  });
+  queued.insert(queued.end(), ids.begin(), ids.end());
+}
+
+nlohmann::json measure_history(Store& store, const HistoryQuery& query) {
+  return brief(repeated(kRepeats, [&](int) {
+    KCORAL_CHECK(wait_for<Result<store::HistoryPage>>([&](auto done) { store.history(query, done); }));
+  }));
+}
+
+nlohmann::json measure_histories(Store& store) {
+  HistoryQuery newest;
+  HistoryQuery of_client;
+  of_client.client = "client-7";
+  HistoryQuery labelled;
+  labelled.label.emplace("sweep", "77");
+  HistoryQuery queued;
+  queued.state = schema::State::kQueued;
+  HistoryQuery deep;
+  for (int i = 0; i < 10; ++i) {
+    const auto page = wait_for<Result<store::HistoryPage>>([&](auto done) { store.history(deep, done); });
+    deep.after = page->next;
+  }
+  return {{"newest", measure_history(store, newest)},
+          {"client", measure_history(store, of_client)},
+          {"label", measure_history(store, labelled)},
+          {"queued", measure_history(store, queued)},
+          {"deep", measure_history(store, deep)}};
+}
+
+nlohmann::json measure(Store& store, InstantExecutors& executors, const std::vector<Uuid>& queued, int cycles) {
+  nlohmann::json figures = {{"queued", store.counts().queued}};
+  figures["cycle"] = brief(spread(cycles, [&](int) {
+    executors.admit_one();
+    const Uuid id = admit(store, submission("bench", 1));
+    KCORAL_CHECK(wait_for<Result<Store::AnswerPtr>>([&](auto done) { store.watch(id, done); }));
+  }));
+  figures["admit"] = brief(repeated(kRepeats, [&](int) { admit(store, submission("client-7", 0)); }));
+  figures["status"] = brief(repeated(kRepeats, [&](int i) {
+    const Uuid& id = queued[queued.size() - 1 - static_cast<size_t>(i)];
+    KCORAL_CHECK(wait_for<Result<store::RequestStatus>>([&](auto done) { store.status(id, done); }));
+  }));
+  figures["history"] = measure_histories(store);
+  return figures;
+}
+
+std::unique_ptr<Store> open(const std::string& directory, uint64_t rows) {
+  store::StoreConfig config{.data_dir = directory};
+  config.queued_requests_max = 2 * rows + 100'000;
+  auto opened = store::open_store(config, Clock::system());
+  KCORAL_CHECK(opened);
+  return std::move(*opened);
+}
+
+void run(const std::string& directory, int rows, int cycles) {
+  std::vector<Uuid> queued;
+  {
+    auto store = open(directory, static_cast<uint64_t>(rows));
+    KCORAL_CHECK(store->recover());
+    InstantExecutors executors(*store, kExecutors);
+    executors.ration();
+    for (const int more : {kFewRows, rows - kFewRows}) {
+      const Stopwatch filling;
+      fill(*store, more, queued);
+      const double fill_ms = filling.ms();
+      store->serve(executors);
+      nlohmann::json figures = measure(*store, executors, queued, cycles);
+      figures["filled_per_second"] = more / fill_ms * 1000;
+      std::printf("%s\n", figures.dump().c_str());
+      std::fflush(stdout);
+    }
+    store->close();
+  }
+  const Stopwatch recovering;
+  auto store = open(directory, static_cast<uint64_t>(rows));
+  KCORAL_CHECK(store->recover());
+  std::printf("%s\n",
+              nlohmann::json{{"queued", store->counts().queued}, {"recovered_ms", recovering.ms()}}.dump().c_str());
+  store->close();
+}
+
+}  // namespace
+}  // namespace kcoral::bench
+
+int main(int argc, char** argv) {
+  if (argc < 2) {
+    std::fprintf(stderr, "queue_bench DIRECTORY [ROWS [CYCLES]]\n");
+    return 1;
+  }
+  const auto number = [&](int index, int otherwise) { return argc > index ? std::atoi(argv[index]) : otherwise; };
+  kcoral::bench::run(argv[1], number(2, 1'000'000), number(3, 20'000));
+  return 0;
+}
