@@ -247,84 +247,21 @@ void DurableStore::on_not_admitted(const AdmittingPtr& admitting, const Error& e
   admitting->done(fail(error));
 }
 
-// --- watching ---
-
-Store::WatchId DurableStore::watch(const Uuid& request_id, std::function<void(Result<AnswerPtr>)> done) {
-  InFlight::Token token = in_flight_.enter();
-  if (!token) {
-    done(fail(closed()));
-    return 0;
-  }
-  // Registered before the row is looked at: an end that the look misses fires the watch, and only one of the two does.
-  const WatchId id = watches_.add(request_id, std::move(done));
-  service_->post([this, request_id, id, token] {
-    const Result<AnswerPtr> answer = answer_if_ended(request_id);
-    if (!answer || *answer) watches_.fire(id, answer);
-  });
-  return id;
-}
-
-Store::WatchId DurableStore::watch_end(const Uuid& request_id, std::function<void(Status)> done) {
-  InFlight::Token token = in_flight_.enter();
-  if (!token) {
-    done(fail(closed()));
-    return 0;
-  }
-  const WatchId id = watches_.add(request_id, [done = std::move(done)](const Result<AnswerPtr>& ended) {
-    done(ended ? Status() : fail(ended.error()));
-  });
-  lookups_->post([this, request_id, id, token] {
-    auto reader = readers_->lease();
-    auto state = reader ? (*reader)->state(request_id) : Result<State>(fail(reader.error()));
-    if (!state) return watches_.fire(id, fail(state.error()));
-    if (schema::is_terminal(*state)) watches_.fire(id, AnswerPtr());
-  });
-  return id;
-}
-
-void DurableStore::unwatch(WatchId id) { watches_.remove(id); }
-
-Result<Store::AnswerPtr> DurableStore::answer_if_ended(const Uuid& request_id) {
-  auto reader = readers_->lease();
-  if (!reader) return fail(reader.error());
-  auto standing = (*reader)->standing(request_id);
-  if (!standing) return fail(standing.error());
-  if (!*standing) return fail(ErrorKind::kNotFound, "request {} is not known", request_id.str());
-  if (!schema::is_terminal((*standing)->state)) return AnswerPtr();
-  if (!(*standing)->answer) return fail(pruned(request_id));
-  const KeptAnswer& answer = *(*standing)->answer;
-  if (const auto* small = std::get_if<SmallAnswer>(&answer)) return decode_answer(request_id, *small);
-  return load_answer(*content_, request_id, std::get<ContentId>(answer));
-}
-
 // --- runs ---
 
 void DurableStore::mark_running(const Fence& fence, int pid) {
-  InFlight::Token token = in_flight_.enter();
-  if (!token) return;
-  writer_->submit({.apply = [this, fence, pid]() -> Result<AfterCommit> {
-                     failpoint("store.running.begun");
-                     auto marked = requests_->mark_running(fence, pid, clock_.wall_now());
-                     if (!marked) return fail(marked.error());
-                     failpoint("store.running.applied");
-                     return AfterCommit([] { failpoint("store.running.committed"); });
-                   },
-                   .failed = [token](const Error& error) { log_refusal("not marked as running", error); },
-                   .bytes = 0},
-                  Writer::Urgency::kRelaxed);
+  const auto mark = [this, fence, pid] {
+    failpoint("store.running.begun");
+    const Status marked = requests_->mark_running(fence, pid, clock_.wall_now());
+    if (marked) failpoint("store.running.applied");
+    return marked;
+  };
+  change_later("not marked as running", 0, mark, [] { failpoint("store.running.committed"); });
 }
 
 void DurableStore::note_gpus(const Fence& fence, std::vector<int> gpu_ids) {
-  InFlight::Token token = in_flight_.enter();
-  if (!token) return;
-  writer_->submit({.apply = [this, fence, gpu_ids = std::move(gpu_ids)]() -> Result<AfterCommit> {
-                     auto noted = requests_->note_gpus(fence, gpu_ids);
-                     if (!noted) return fail(noted.error());
-                     return AfterCommit([] {});
-                   },
-                   .failed = [token](const Error& error) { log_refusal("GPUs not noted", error); },
-                   .bytes = 0},
-                  Writer::Urgency::kRelaxed);
+  change_later("GPUs not noted", 0,
+               [this, fence, gpu_ids = std::move(gpu_ids)] { return requests_->note_gpus(fence, gpu_ids); });
 }
 
 void DurableStore::note_output(const Fence& fence, OutputStream stream, std::shared_ptr<const UniqueFd> memory) {
@@ -332,16 +269,21 @@ void DurableStore::note_output(const Fence& fence, OutputStream stream, std::sha
 }
 
 void DurableStore::append_audit(const Fence& fence, std::vector<AuditRecord> records) {
-  InFlight::Token token = in_flight_.enter();
-  if (!token) return;
   size_t bytes = 0;
   for (const AuditRecord& record : records) bytes += record.members.size();
-  writer_->submit({.apply = [this, fence, records = std::move(records)]() -> Result<AfterCommit> {
-                     auto appended = requests_->append_audit(fence, records);
-                     if (!appended) return fail(appended.error());
-                     return AfterCommit([] {});
+  change_later("audit records lost", bytes,
+               [this, fence, records = std::move(records)] { return requests_->append_audit(fence, records); });
+}
+
+void DurableStore::change_later(const char* complaint, size_t bytes, std::function<Status()> change,
+                                AfterCommit after) {
+  InFlight::Token token = in_flight_.enter();
+  if (!token) return;
+  writer_->submit({.apply = [change = std::move(change), after = std::move(after)]() -> Result<AfterCommit> {
+                     if (auto changed = change(); !changed) return fail(changed.error());
+                     return after;
                    },
-                   .failed = [token](const Error& error) { log_refusal("audit records lost", error); },
+                   .failed = [complaint, token](const Error& error) { log_refusal(complaint, error); },
                    .bytes = bytes},
                   Writer::Urgency::kRelaxed);
 }

@@ -133,11 +133,18 @@ class DurableStore final : public Store {
   void on_not_admitted(const AdmittingPtr& admitting, const Error& error);
 
   template <typename T>
-  void look_up(std::function<void(Result<T>)> done, std::function<Result<T>()> find);
-  Result<std::vector<std::string>> audit_records(const Uuid& request_id);
+  void look_up(std::function<void(Result<T>)> done, std::function<Result<T>(Reader& reader)> find);
+  Result<std::vector<std::string>> audit_records(Reader& reader, const Uuid& request_id);
   RequestStatus with_position(Reader::StatusRow row) const;
-  Result<std::string> output_so_far(const Uuid& request_id, OutputStream stream, bool& is_complete);
+  Result<std::string> output_so_far(Reader& reader, const Uuid& request_id, OutputStream stream, bool& is_complete);
 
+  /// A change of a run's row that nobody waits for. `complaint`: what is logged where it is refused.
+  void change_later(
+      const char* complaint, size_t bytes, std::function<Status()> change, Writer::AfterCommit after = [] {});
+
+  /// `look`, on a thread of `pool`: what the watch is told if the request has ended by then.
+  WatchId watch_until(const Uuid& request_id, Watches::Done done, ThreadPool& pool,
+                      std::function<Result<std::optional<AnswerPtr>>()> look);
   /// Null while the request is not terminal.
   Result<AnswerPtr> answer_if_ended(const Uuid& request_id);
 

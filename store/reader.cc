@@ -16,6 +16,17 @@ constexpr size_t kIdleReadersMax = 8;
 
 WallTime wall_time(int64_t us) { return WallTime(std::chrono::microseconds(us)); }
 
+template <typename Row, typename Make>
+Result<std::vector<Row>> all_rows(Cursor cursor, Make make) {
+  std::vector<Row> rows;
+  for (;;) {
+    auto found = cursor.next();
+    if (!found) return fail(found.error());
+    if (!*found) return rows;
+    rows.push_back(make(cursor));
+  }
+}
+
 Error unknown(const Uuid& request_id) {
   return {ErrorKind::kNotFound, fmt::format("request {} is not known", request_id.str())};
 }
@@ -215,27 +226,16 @@ Result<std::string> Reader::program_text(const Uuid& request_id) {
 }
 
 Result<std::vector<Digest>> Reader::blobs(int64_t seq) {
-  std::vector<Digest> digests;
-  Cursor cursor = blobs_.query(seq);
-  for (;;) {
-    auto found = cursor.next();
-    if (!found) return fail(found.error());
-    if (!*found) return digests;
-    digests.push_back(cursor.digest(0));
-  }
+  return all_rows<Digest>(blobs_.query(seq), [](const Cursor& row) { return row.digest(0); });
 }
 
 Result<std::vector<Reader::OutboxRow>> Reader::outbox_rows(Cursor cursor) {
-  std::vector<OutboxRow> rows;
-  for (;;) {
-    auto found = cursor.next();
-    if (!found) return fail(found.error());
-    if (!*found) return rows;
-    rows.push_back({.id = cursor.integer(0),
-                    .request_id = cursor.uuid(1),
-                    .first_seq = static_cast<uint64_t>(cursor.integer(2)),
-                    .records = std::string(cursor.text(3))});
-  }
+  return all_rows<OutboxRow>(std::move(cursor), [](const Cursor& row) {
+    return OutboxRow{.id = row.integer(0),
+                     .request_id = row.uuid(1),
+                     .first_seq = static_cast<uint64_t>(row.integer(2)),
+                     .records = std::string(row.text(3))};
+  });
 }
 
 Result<std::vector<Reader::OutboxRow>> Reader::outbox_after(int64_t id, int count_max) {
@@ -247,52 +247,31 @@ Result<std::vector<Reader::OutboxRow>> Reader::outbox_of(const Uuid& request_id)
 }
 
 Result<std::vector<int64_t>> Reader::ended_before(WallTime time, int count_max) {
-  std::vector<int64_t> rows;
-  Cursor cursor = ended_before_.query(time.time_since_epoch().count(), count_max);
-  for (;;) {
-    auto found = cursor.next();
-    if (!found) return fail(found.error());
-    if (!*found) return rows;
-    rows.push_back(cursor.integer(0));
-  }
+  return all_rows<int64_t>(ended_before_.query(time.time_since_epoch().count(), count_max),
+                           [](const Cursor& row) { return row.integer(0); });
 }
 
 Result<std::vector<std::pair<int64_t, uint64_t>>> Reader::kept_longest(int count_max) {
-  std::vector<std::pair<int64_t, uint64_t>> rows;
-  Cursor cursor = kept_longest_.query(count_max);
-  for (;;) {
-    auto found = cursor.next();
-    if (!found) return fail(found.error());
-    if (!*found) return rows;
-    rows.emplace_back(cursor.integer(0), static_cast<uint64_t>(cursor.integer(1)));
-  }
+  return all_rows<std::pair<int64_t, uint64_t>>(kept_longest_.query(count_max), [](const Cursor& row) {
+    return std::pair(row.integer(0), static_cast<uint64_t>(row.integer(1)));
+  });
 }
 
 Result<std::vector<Reader::Doomed>> Reader::doomed(int count_max) {
-  std::vector<Doomed> rows;
-  Cursor cursor = doomed_.query(count_max);
-  for (;;) {
-    auto found = cursor.next();
-    if (!found) return fail(found.error());
-    if (!*found) return rows;
-    rows.push_back({.id = cursor.integer(0),
-                    .request_id = cursor.uuid(1),
-                    .answer_id = static_cast<ContentId>(cursor.integer(2)),
-                    .with_audit = cursor.integer(3) != 0});
-  }
+  return all_rows<Doomed>(doomed_.query(count_max), [](const Cursor& row) {
+    return Doomed{.id = row.integer(0),
+                  .request_id = row.uuid(1),
+                  .answer_id = static_cast<ContentId>(row.integer(2)),
+                  .with_audit = row.integer(3) != 0};
+  });
 }
 
 Result<std::vector<Reader::Unfinished>> Reader::unfinished() {
-  std::vector<Unfinished> rows;
-  Cursor cursor = unfinished_.query();
-  for (;;) {
-    auto found = cursor.next();
-    if (!found) return fail(found.error());
-    if (!*found) return rows;
-    rows.push_back({.fence = {cursor.uuid(0), static_cast<int>(cursor.integer(1))},
-                    .state = static_cast<State>(cursor.integer(2)),
-                    .gpu_count = static_cast<int>(cursor.integer(3))});
-  }
+  return all_rows<Unfinished>(unfinished_.query(), [](const Cursor& row) {
+    return Unfinished{.fence = {row.uuid(0), static_cast<int>(row.integer(1))},
+                      .state = static_cast<State>(row.integer(2)),
+                      .gpu_count = static_cast<int>(row.integer(3))};
+  });
 }
 
 Result<Readers::Lease> Readers::lease() {

@@ -126,6 +126,7 @@ class Readers {
       if (reader_) readers_->put_back(std::move(reader_));
     }
     Reader* operator->() const { return reader_.get(); }
+    Reader& operator*() const { return *reader_; }
 
    private:
     Readers* readers_;
