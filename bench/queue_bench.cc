@@ -13,8 +13,10 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <future>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <string>
 #include <thread>
 #include <utility>
@@ -139,13 +141,29 @@ nlohmann::json measure_histories(Store& store) {
           {"deep", measure_history(store, deep)}};
 }
 
+double process_cpu_ms() { return static_cast<double>(std::clock()) * 1000 / CLOCKS_PER_SEC; }
+
+nlohmann::json commits_between(const store::Figures& before, const store::Figures& after) {
+  const auto commits = [](const store::Figures& figures) {
+    return std::accumulate(figures.committed.counts.begin(), figures.committed.counts.end(), 0.0);
+  };
+  const double count = commits(after) - commits(before);
+  return {{"operations_a_commit", static_cast<double>(after.operations_committed - before.operations_committed) / count},
+          {"mean_commit_ms", (after.committed.sum_seconds - before.committed.sum_seconds) * 1000 / count}};
+}
+
 nlohmann::json measure(Store& store, InstantExecutors& executors, const std::vector<Uuid>& queued, int cycles) {
   nlohmann::json figures = {{"queued", store.counts().queued}};
+  const store::Figures before = store.figures();
+  const double cpu_ms_before = process_cpu_ms();
   figures["cycle"] = brief(spread(cycles, [&](int) {
     executors.admit_one();
     const Uuid id = admit(store, submission("bench", 1));
     KCORAL_CHECK(wait_for<Result<Store::AnswerPtr>>([&](auto done) { store.watch(id, done); }));
   }));
+  const store::Figures after = store.figures();
+  figures["cycle"]["cpu_us"] = (process_cpu_ms() - cpu_ms_before) * 1000 / cycles;
+  figures["cycle"].update(commits_between(before, after));
   figures["admit"] = brief(repeated(kRepeats, [&](int) { admit(store, submission("client-7", 0)); }));
   figures["status"] = brief(repeated(kRepeats, [&](int i) {
     const Uuid& id = queued[queued.size() - 1 - static_cast<size_t>(i)];

@@ -119,7 +119,7 @@ void AuditCopier::remove_copied() {
                   // The next removal takes these rows with it.
                   .failed = [](const Error& error) { spdlog::warn("the outbox: {}", error.message); },
                   .bytes = 0},
-                 Writer::Urgency::kRelaxed);
+                 Writer::Urgency::kDelayed);
 }
 
 }  // namespace kcoral::store

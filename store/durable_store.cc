@@ -25,12 +25,6 @@ bool needs_intake(const Submission& submission) {
          submission.program_text.size() >= limits::kProgramCompressFromBytes;
 }
 
-/// Of what nobody waits for. That an attempt is over already is ordinary: its words crossed with the decision.
-void log_refusal(std::string_view what, const Error& error) {
-  spdlog::log(error.kind == ErrorKind::kConflict ? spdlog::level::debug : spdlog::level::warn, "{}: {}", what,
-              error.message);
-}
-
 /// Whether the answer of such a request says what its program printed.
 bool has_result(State state) { return state == State::kCompleted || state == State::kFailed; }
 
@@ -249,43 +243,8 @@ void DurableStore::on_not_admitted(const AdmittingPtr& admitting, const Error& e
 
 // --- runs ---
 
-void DurableStore::mark_running(const Fence& fence, int pid) {
-  const auto mark = [this, fence, pid] {
-    failpoint("store.running.begun");
-    const Status marked = requests_->mark_running(fence, pid, clock_.wall_now());
-    if (marked) failpoint("store.running.applied");
-    return marked;
-  };
-  change_later("not marked as running", 0, mark, [] { failpoint("store.running.committed"); });
-}
-
-void DurableStore::note_gpus(const Fence& fence, std::vector<int> gpu_ids) {
-  change_later("GPUs not noted", 0,
-               [this, fence, gpu_ids = std::move(gpu_ids)] { return requests_->note_gpus(fence, gpu_ids); });
-}
-
 void DurableStore::note_output(const Fence& fence, OutputStream stream, std::shared_ptr<const UniqueFd> memory) {
   outputs_.note(fence, stream, std::move(memory));
-}
-
-void DurableStore::append_audit(const Fence& fence, std::vector<AuditRecord> records) {
-  size_t bytes = 0;
-  for (const AuditRecord& record : records) bytes += record.members.size();
-  change_later("audit records lost", bytes,
-               [this, fence, records = std::move(records)] { return requests_->append_audit(fence, records); });
-}
-
-void DurableStore::change_later(const char* complaint, size_t bytes, std::function<Status()> change,
-                                AfterCommit after) {
-  InFlight::Token token = in_flight_.enter();
-  if (!token) return;
-  writer_->submit({.apply = [change = std::move(change), after = std::move(after)]() -> Result<AfterCommit> {
-                     if (auto changed = change(); !changed) return fail(changed.error());
-                     return after;
-                   },
-                   .failed = [complaint, token](const Error& error) { log_refusal(complaint, error); },
-                   .bytes = bytes},
-                  Writer::Urgency::kRelaxed);
 }
 
 // --- ends ---
@@ -380,9 +339,10 @@ void DurableStore::commit_ending(const EndingPtr& ending) {
                      const WallTime now = clock_.wall_now();
                      const bool was_queued = ending->from != Ending::From::kAttempt;
                      const bool only_synchronous = ending->from == Ending::From::kQueueIfSynchronous;
+                     if (!was_queued) notes_.take(ending->fence, ending->notes);
                      const Status changed =
                          was_queued ? requests_->reject(ending->fence.request_id, ending->ended, only_synchronous, now)
-                                    : requests_->finish(ending->fence, ending->ended, now);
+                                    : requests_->finish(ending->fence, ending->notes, ending->ended, now);
                      if (!changed) return fail(changed.error());
                      failpoint("store.finish.applied");
                      return AfterCommit([this, ending, was_queued] {
@@ -394,6 +354,7 @@ void DurableStore::commit_ending(const EndingPtr& ending) {
                    },
                    .failed =
                        [this, ending](const Error& error) {
+                         notes_.put_back({{ending->fence, std::move(ending->notes)}});
                          drop_answer(ending);
                          ending->done(fail(error));
                        },
@@ -440,8 +401,11 @@ void DurableStore::give_up(const Fence& fence, std::string reason, State gap_fro
   ending->token = std::move(token);
   const auto cancelled = std::make_shared<Ended>(
       cancelled_end(fence.request_id, fmt::format("cancelled; its run was lost by then: {}", reason)));
-  submit_arrival({.apply = [this, ending, cancelled, gap_from]() -> Result<AfterCommit> {
+  const auto notes = std::make_shared<PendingNotes::ByRun>();
+  submit_arrival({.apply = [this, ending, cancelled, notes, gap_from]() -> Result<AfterCommit> {
                     failpoint("store.requeue.begun");
+                    notes_.take(ending->fence.request_id, *notes);
+                    if (auto written = write_notes(*notes); !written) return fail(written.error());
                     Completion& completion = ending->ended.completion;
                     auto given_up = requests_->requeue(ending->fence, completion.reason, gap_from, *cancelled,
                                                        completion.records, clock_.wall_now());
@@ -462,7 +426,11 @@ void DurableStore::give_up(const Fence& fence, std::string reason, State gap_fro
                       ending->done({});
                     });
                   },
-                  .failed = [ending](const Error& error) { ending->done(fail(error)); },
+                  .failed =
+                      [this, ending, notes](const Error& error) {
+                        notes_.put_back(std::move(*notes));
+                        ending->done(fail(error));
+                      },
                   .bytes = 0});
 }
 
@@ -473,8 +441,11 @@ void DurableStore::cancel(const Uuid& request_id, CancelBy by, std::function<voi
   if (!token) return done(fail(closed()));
   const std::string_view who = by == CancelBy::kClient ? "cancelled" : "cancelled, since its client had gone away,";
   const auto if_queued = std::make_shared<Ended>(cancelled_end(request_id, fmt::format("{} while it was queued", who)));
-  writer_->submit({.apply = [this, request_id, by, if_queued, done]() -> Result<AfterCommit> {
+  const auto notes = std::make_shared<PendingNotes::ByRun>();
+  writer_->submit({.apply = [this, request_id, by, if_queued, notes, done]() -> Result<AfterCommit> {
                      failpoint("store.cancel.begun");
+                     notes_.take(request_id, *notes);
+                     if (auto written = write_notes(*notes); !written) return fail(written.error());
                      auto cancelled = requests_->cancel(request_id, by, *if_queued, clock_.wall_now());
                      if (!cancelled) return fail(cancelled.error());
                      failpoint("store.cancel.applied");
@@ -488,7 +459,11 @@ void DurableStore::cancel(const Uuid& request_id, CancelBy by, std::function<voi
                        done(cancelled.state);
                      });
                    },
-                   .failed = [done, token](const Error& error) { done(fail(error)); },
+                   .failed =
+                       [this, notes, done, token](const Error& error) {
+                         notes_.put_back(std::move(*notes));
+                         done(fail(error));
+                       },
                    .bytes = 0});
 }
 

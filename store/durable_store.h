@@ -27,6 +27,7 @@
 #include "store/live_outputs.h"
 #include "store/meters.h"
 #include "store/outbox.h"
+#include "store/pending_notes.h"
 #include "store/program_text.h"
 #include "store/reader.h"
 #include "store/request_table.h"
@@ -102,6 +103,7 @@ class DurableStore final : public Store {
     };
     From from = From::kAttempt;
     Fence fence;
+    RunNotes notes;
     Ended ended;
     std::function<void(Status)> done;
     InFlight::Token token;
@@ -138,9 +140,9 @@ class DurableStore final : public Store {
   RequestStatus with_position(Reader::StatusRow row) const;
   Result<std::string> output_so_far(Reader& reader, const Uuid& request_id, OutputStream stream, bool& is_complete);
 
-  /// A change of a run's row that nobody waits for. `complaint`: what is logged where it is refused.
-  void change_later(
-      const char* complaint, size_t bytes, std::function<Status()> change, Writer::AfterCommit after = [] {});
+  void note(const Fence& fence, RunNotes notes);
+  /// Within a transaction. What comes from an attempt that is over is passed over.
+  Status write_notes(const PendingNotes::ByRun& taken);
 
   /// `look`, on a thread of `pool`: what the watch is told if the request has ended by then.
   WatchId watch_until(const Uuid& request_id, Watches::Done done, ThreadPool& pool,
@@ -200,6 +202,7 @@ class DurableStore final : public Store {
 
   FairQueue queue_;
   UndoLog undo_log_;  // the writer's thread only
+  PendingNotes notes_;
   LiveOutputs outputs_;
   Watches watches_;
   Meters meters_;

@@ -18,6 +18,11 @@ std::string labels_json(const std::map<std::string, std::string>& labels) {
   return nlohmann::json(labels).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
+std::optional<std::string> json_of(const std::optional<std::vector<int>>& gpu_ids) {
+  if (!gpu_ids) return std::nullopt;
+  return nlohmann::json(*gpu_ids).dump();
+}
+
 }  // namespace
 
 Result<Admission::Kind> admission_of_known_id(const Submission& submission, std::string_view owner,
@@ -77,10 +82,12 @@ Status RequestTable::prepare() {
       {&unassign_,
        "UPDATE requests SET state = 0, attempt = attempt - 1, executor = '', started_us = NULL, audit_next = ?,"
        " audit_us = ? WHERE seq = ?"},
-      {&run_, "UPDATE requests SET state = 2, pid = ?, audit_next = ?, audit_us = ? WHERE seq = ?"},
-      {&audit_, "UPDATE requests SET audit_next = ?, audit_us = ? WHERE seq = ?"},
+      {&note_,
+       "UPDATE requests SET state = ?, pid = coalesce(?, pid), gpu_ids = coalesce(?, gpu_ids), audit_next = ?,"
+       " audit_us = ? WHERE seq = ?"},
       {&finish_,
-       "UPDATE requests SET state = ?, finished_us = ?, error_kind = ?, error_message = ?, queue_ms = ?,"
+       "UPDATE requests SET state = ?, pid = coalesce(?, pid), gpu_ids = coalesce(?, gpu_ids), finished_us = ?,"
+       " error_kind = ?, error_message = ?, queue_ms = ?,"
        " elapsed_ms = ?, lease_wait_ms = ?, lease_held_ms = ?, results_summary = ?, answer_id = ?, kept_bytes = ?,"
        " audit_next = ?, audit_us = ? WHERE seq = ?"},
       {&insert_answer_, "INSERT INTO answers (seq, header, content) VALUES (?, ?, ?)"},
@@ -89,7 +96,6 @@ Status RequestTable::prepare() {
        "UPDATE requests SET state = 0, executor = '', gpu_ids = '[]', pid = NULL, started_us = NULL, queued_us = ?,"
        " audit_next = ?, audit_us = ? WHERE seq = ?"},
       {&request_cancel_, "UPDATE requests SET cancel_requested = 1, audit_next = ?, audit_us = ? WHERE seq = ?"},
-      {&gpus_, "UPDATE requests SET gpu_ids = ? WHERE seq = ?"},
   };
   for (const auto& [statement, sql] : statements) {
     auto prepared = database_.prepare(sql);
@@ -273,24 +279,13 @@ Result<std::optional<RequestTable::Claimed>> RequestTable::claim_next(const Exec
   return std::optional<Claimed>(std::move(claimed));
 }
 
-Status RequestTable::mark_running(const Fence& fence, int pid, WallTime now) {
-  auto row = load_fenced(fence, State::kRunning);
+Status RequestTable::note(const Fence& fence, const RunNotes& notes) {
+  auto row = load_fenced(fence, notes.pid ? std::optional(State::kRunning) : std::nullopt);
   if (!row) return fail(row.error());
-  if (auto recorded = record(*row, {{now, audit_events::running(pid, fence.attempt)}}); !recorded) return recorded;
-  return run_.execute(pid, row->audit.next_seq, row->audit.last_us, row->seq);
-}
-
-Status RequestTable::note_gpus(const Fence& fence, const std::vector<int>& gpu_ids) {
-  auto row = load_fenced(fence, std::nullopt);
-  if (!row) return fail(row.error());
-  return gpus_.execute(nlohmann::json(gpu_ids).dump(), row->seq);
-}
-
-Status RequestTable::append_audit(const Fence& fence, const std::vector<AuditRecord>& records) {
-  auto row = load_fenced(fence, std::nullopt);
-  if (!row) return fail(row.error());
-  if (auto recorded = record(*row, records); !recorded) return recorded;
-  return audit_.execute(row->audit.next_seq, row->audit.last_us, row->seq);
+  if (auto recorded = record(*row, notes.records); !recorded) return recorded;
+  const State state = notes.pid ? State::kRunning : row->state;
+  return note_.execute(static_cast<int>(state), notes.pid, json_of(notes.gpu_ids), row->audit.next_seq,
+                       row->audit.last_us, row->seq);
 }
 
 // --- runs that were given up ---
@@ -301,7 +296,7 @@ Result<RequestTable::GivenUp> RequestTable::unclaim(const Fence& fence, const st
   if (!row) return fail(row.error());
   KCORAL_CHECK(row->state == State::kAssigned);
   if (row->cancel_requested) {
-    if (auto finished = finish_row(*row, if_cancelled, now); !finished) return fail(finished.error());
+    if (auto finished = finish_row(*row, {}, if_cancelled, now); !finished) return fail(finished.error());
     return GivenUp::kCancelled;
   }
   if (auto recorded = record(*row, {{now, audit_events::requeued(reason)}}); !recorded) return fail(recorded.error());
@@ -321,7 +316,7 @@ Result<RequestTable::GivenUp> RequestTable::requeue(const Fence& fence, const st
   if (row->state >= gap_from) records.push_back({now, audit_events::gap(reason)});
   if (row->cancel_requested) {
     if_cancelled.completion.records = records;
-    if (auto finished = finish_row(*row, if_cancelled, now); !finished) return fail(finished.error());
+    if (auto finished = finish_row(*row, {}, if_cancelled, now); !finished) return fail(finished.error());
     return GivenUp::kCancelled;
   }
   if (row->attempt >= row->max_attempts) return GivenUp::kNoAttemptLeft;
@@ -336,14 +331,14 @@ Result<RequestTable::GivenUp> RequestTable::requeue(const Fence& fence, const st
 
 // --- ends ---
 
-Status RequestTable::finish(const Fence& fence, Ended& ended, WallTime now) {
+Status RequestTable::finish(const Fence& fence, const RunNotes& notes, Ended& ended, WallTime now) {
   auto row = load_fenced(fence, ended.completion.state);
   if (!row) return fail(row.error());
   // A request that was queued again still bears the number of the attempt that was given up.
   if (row->state == State::kQueued) {
     return fail(ErrorKind::kConflict, "attempt {} of request {} was given up", fence.attempt, fence.request_id.str());
   }
-  return finish_row(*row, ended, now);
+  return finish_row(*row, notes, ended, now);
 }
 
 Status RequestTable::reject(const Uuid& request_id, Ended& ended, bool only_synchronous, WallTime now) {
@@ -355,7 +350,7 @@ Status RequestTable::reject(const Uuid& request_id, Ended& ended, bool only_sync
   if (only_synchronous && !row->synchronous) {
     return fail(ErrorKind::kConflict, "request {} is polled and does not expire", request_id.str());
   }
-  return finish_row(*row, ended, now);
+  return finish_row(*row, {}, ended, now);
 }
 
 Result<RequestTable::Cancelled> RequestTable::cancel(const Uuid& request_id, CancelBy by, Ended& ended, WallTime now) {
@@ -377,14 +372,15 @@ Result<RequestTable::Cancelled> RequestTable::cancel(const Uuid& request_id, Can
   if (row->state != State::kQueued) {
     return Cancelled{row->state, Fence{request_id, row->attempt}, false};
   }
-  if (auto finished = finish_row(*row, ended, now); !finished) return fail(finished.error());
+  if (auto finished = finish_row(*row, {}, ended, now); !finished) return fail(finished.error());
   return Cancelled{State::kCancelled, std::nullopt, true};
 }
 
-Status RequestTable::finish_row(Row& row, Ended& ended, WallTime now) {
+Status RequestTable::finish_row(Row& row, const RunNotes& notes, Ended& ended, WallTime now) {
   ended.client = row.item.client;
   const Completion& completion = ended.completion;
-  std::vector<AuditRecord> records = completion.records;
+  std::vector<AuditRecord> records = notes.records;
+  records.insert(records.end(), completion.records.begin(), completion.records.end());
   records.push_back({now, audit_events::finished(completion.state, completion.reason)});
   if (auto recorded = record(row, records); !recorded) return recorded;
   const auto* small = std::get_if<SmallAnswer>(&ended.answer);
@@ -399,11 +395,11 @@ Status RequestTable::finish_row(Row& row, Ended& ended, WallTime now) {
     if (!inserted) return inserted;
   }
   const schema::OutcomeTimes& times = completion.times;
-  auto finished = finish_.execute(static_cast<int>(completion.state), microseconds(now), completion.error_kind,
-                                  completion.error_message, times.queue_ms, times.elapsed_ms, times.lease_wait_ms,
-                                  times.lease_held_ms, completion.results_summary,
-                                  small != nullptr ? 0 : std::get<ContentId>(ended.answer), kept_bytes(ended),
-                                  row.audit.next_seq, row.audit.last_us, row.seq);
+  auto finished = finish_.execute(static_cast<int>(completion.state), notes.pid, json_of(notes.gpu_ids),
+                                  microseconds(now), completion.error_kind, completion.error_message, times.queue_ms,
+                                  times.elapsed_ms, times.lease_wait_ms, times.lease_held_ms,
+                                  completion.results_summary, small != nullptr ? 0 : std::get<ContentId>(ended.answer),
+                                  kept_bytes(ended), row.audit.next_seq, row.audit.last_us, row.seq);
   if (!finished) return finished;
   if (row.state == State::kQueued) {
     remove(row.item);

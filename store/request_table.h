@@ -18,6 +18,7 @@
 #include "store/fair_queue.h"
 #include "store/live_outputs.h"
 #include "store/outbox.h"
+#include "store/pending_notes.h"
 #include "store/program_text.h"
 #include "store/sqlite.h"
 #include "store/store.h"
@@ -83,10 +84,9 @@ class RequestTable {
   Result<GivenUp> requeue(const Fence& fence, const std::string& reason, schema::State gap_from, Ended& if_cancelled,
                           std::vector<AuditRecord>& records, WallTime now);
 
-  Status mark_running(const Fence& fence, int pid, WallTime now);
-  Status append_audit(const Fence& fence, const std::vector<AuditRecord>& records);
-  Status note_gpus(const Fence& fence, const std::vector<int>& gpu_ids);
-  Status finish(const Fence& fence, Ended& ended, WallTime now);
+  Status note(const Fence& fence, const RunNotes& notes);
+  /// With what the run said of itself last.
+  Status finish(const Fence& fence, const RunNotes& notes, Ended& ended, WallTime now);
   /// queued → rejected. kConflict where `only_synchronous` and it is not.
   Status reject(const Uuid& request_id, Ended& ended, bool only_synchronous, WallTime now);
 
@@ -124,7 +124,7 @@ class RequestTable {
   Result<std::optional<Admission::Kind>> existing(const Submission& submission);
   Status check_room(const Submission& submission) const;
   Status insert(const Submission& submission, const EncodedText& program, WallTime now, const AuditPosition& audit);
-  Status finish_row(Row& row, Ended& ended, WallTime now);
+  Status finish_row(Row& row, const RunNotes& notes, Ended& ended, WallTime now);
   /// Numbers the records, which some statement then writes back with the row.
   Status record(Row& row, const std::vector<AuditRecord>& records);
 
@@ -148,14 +148,12 @@ class RequestTable {
   Statement find_queued_;
   Statement assign_;
   Statement unassign_;
-  Statement run_;
-  Statement audit_;
+  Statement note_;
   Statement finish_;
   Statement insert_answer_;
   Statement insert_output_;
   Statement requeue_;
   Statement request_cancel_;
-  Statement gpus_;
 };
 
 }  // namespace kcoral::store

@@ -16,6 +16,8 @@ namespace {
 
 // Of 4 KiB: about 4 MiB of WAL before it is moved into the database.
 constexpr int kCheckpointPages = 1000;
+// The leaves that requests with random ids, labels and clients touch, of a few million rows.
+constexpr int kWriterCacheKib = 64 << 10;
 // Only an operator's own shell can hold the database against us; waiting for it is better than failing.
 constexpr int kBusyTimeoutMs = 10'000;
 
@@ -45,9 +47,17 @@ std::array<uint8_t, kSize> fixed_bytes(std::string_view blob) {
   return bytes;
 }
 
+/// Once, before the first connection.
+void configure_library() {
+  // Statistics that nobody reads would take a lock for each piece of memory.
+  static const int configured = ::sqlite3_config(SQLITE_CONFIG_MEMSTATUS, 0);
+  KCORAL_CHECK(configured == SQLITE_OK);
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Database>> Database::open(const std::string& path, Access access) {
+  configure_library();
   std::unique_ptr<Database> database(new Database());
   database->name_ = std::filesystem::path(path).filename();
   const int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_PRIVATECACHE |
@@ -63,6 +73,8 @@ Result<std::unique_ptr<Database>> Database::open(const std::string& path, Access
   if (access == Access::kReader) {
     ::sqlite3_db_config(database->handle_, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, nullptr);
     pragmas += "PRAGMA query_only=ON;";
+  } else {
+    pragmas += fmt::format("PRAGMA cache_size=-{};", kWriterCacheKib);
   }
   if (auto set = database->execute(pragmas); !set) {
     return fail(ErrorKind::kEnvironment, "{} is not a database of kcoral: {}", path, set.error().message);
@@ -123,6 +135,8 @@ Result<std::string> Database::query_text(std::string_view sql) {
 }
 
 int64_t Database::last_insert_rowid() const { return ::sqlite3_last_insert_rowid(handle_); }
+
+int64_t Database::rows_changed() const { return ::sqlite3_total_changes64(handle_); }
 
 bool Database::in_transaction() const { return ::sqlite3_get_autocommit(handle_) == 0; }
 

@@ -52,6 +52,8 @@ class Database {
   Result<std::string> query_text(std::string_view sql);
 
   int64_t last_insert_rowid() const;
+  /// How many rows were inserted, changed or removed since it was opened, undone ones included.
+  int64_t rows_changed() const;
   /// False after an error for which SQLite rolled the whole transaction back.
   bool in_transaction() const;
 

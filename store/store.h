@@ -193,7 +193,8 @@ class Store : public Lookups {
   /// The executor was lost before it was told of the claim: queued again at its old place, with no attempt used up.
   virtual void give_back(const Fence& fence, std::string reason) = 0;
 
-  /// assigned → running. Not waited for: it shares the next commit. `pid` is the runtime's, as the host sees it.
+  /// assigned → running. Not waited for: within limits::kRecordsDelayStore, or with the end of the run if that comes
+  /// sooner. `pid` is the runtime's, as the host sees it.
   virtual void mark_running(const Fence& fence, int pid) = 0;
 
   /// It has those devices now. Not waited for, as above.

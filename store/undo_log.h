@@ -1,4 +1,4 @@
-// Changes in memory that follow rows: undone when the transaction, or the savepoint, around those is.
+// Changes in memory that follow rows: undone when the transaction around those is.
 //
 // Belongs to the writer's thread.
 #pragma once
@@ -14,10 +14,10 @@ class UndoLog {
   /// `undo` takes back what was just changed.
   void add(std::function<void()> undo) { undos_.push_back(std::move(undo)); }
 
-  size_t mark() const { return undos_.size(); }
-  /// Takes back, the last first, what was changed since `mark`.
-  void undo_to(size_t mark) {
-    while (undos_.size() > mark) {
+  size_t size() const { return undos_.size(); }
+  /// Takes back, the last first, what was changed since the last commit.
+  void undo() {
+    while (!undos_.empty()) {
       undos_.back()();
       undos_.pop_back();
     }

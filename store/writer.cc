@@ -29,9 +29,8 @@ Result<std::unique_ptr<Writer>> Writer::create(Database& database, UndoLog& undo
                                                std::function<void()> after_batch) {
   std::unique_ptr<Writer> writer(new Writer(database, undo_log, std::move(last), std::move(after_batch)));
   const std::pair<Statement*, const char*> statements[] = {
-      {&writer->begin_, "BEGIN IMMEDIATE"},         {&writer->commit_, "COMMIT"},
-      {&writer->savepoint_, "SAVEPOINT operation"}, {&writer->release_, "RELEASE operation"},
-      {&writer->undo_, "ROLLBACK TO operation"},
+      {&writer->begin_, "BEGIN IMMEDIATE"},
+      {&writer->commit_, "COMMIT"},
   };
   for (const auto& [statement, sql] : statements) {
     auto prepared = database.prepare(sql);
@@ -46,15 +45,15 @@ Result<std::unique_ptr<Writer>> Writer::create(Database& database, UndoLog& undo
 Writer::~Writer() { close(); }
 
 void Writer::submit(Operation operation, Urgency urgency) {
-  bool wake = false;
   {
     const MutexLock lock(mutex_);
-    // The first relaxed operation wakes the thread too, which then starts to count its delay.
-    wake = urgency == Urgency::kNow || waiting_.empty();
-    waiting_.push_back(std::move(operation));
-    if (urgency == Urgency::kNow) ++urgent_;
+    if (urgency == Urgency::kNow) {
+      waiting_.push_back(std::move(operation));
+    } else {
+      delayed_.push_back({Clock::system().now() + limits::kRecordsDelayStore, std::move(operation)});
+    }
   }
-  if (wake) wakeup_.notify_one();
+  wakeup_.notify_one();
 }
 
 void Writer::close() {
@@ -83,10 +82,12 @@ void Writer::run() {
 
 std::vector<Writer::Operation> Writer::next_batch() {
   const MutexLock lock(mutex_);
-  while (waiting_.empty() && !closing_) wakeup_.wait(mutex_);
-  const SteadyTime deadline = Clock::system().now() + limits::kRecordsDelayStore;
-  while (urgent_ == 0 && !closing_) {
-    if (!wakeup_.wait_until(mutex_, deadline)) break;
+  for (submit_what_is_due(); waiting_.empty() && !closing_; submit_what_is_due()) {
+    if (delayed_.empty()) {
+      wakeup_.wait(mutex_);
+    } else {
+      (void)wakeup_.wait_until(mutex_, delayed_.front().due);
+    }
   }
 
   std::vector<Operation> batch;
@@ -97,9 +98,16 @@ std::vector<Writer::Operation> Writer::next_batch() {
     batch.push_back(std::move(waiting_.front()));
     waiting_.pop_front();
   }
-  // What stays behind has waited long enough, whatever its urgency was.
-  urgent_ = waiting_.size();
   return batch;
+}
+
+void Writer::submit_what_is_due() {
+  if (delayed_.empty()) return;
+  const SteadyTime now = Clock::system().now();
+  while (!delayed_.empty() && (closing_ || delayed_.front().due <= now)) {
+    waiting_.push_back(std::move(delayed_.front().operation));
+    delayed_.pop_front();
+  }
 }
 
 void Writer::commit(std::span<Operation> batch) {
@@ -128,8 +136,8 @@ void Writer::commit(std::span<Operation> batch) {
     }
     return;
   }
-  undo_log_.undo_to(0);
-  // The disk is full: the transaction is lost as a whole, but its small operations may still find room one by one.
+  undo_log_.undo();
+  // It is lost as a whole. If the disk is full, its small operations may still find room one by one.
   if (database_.in_transaction()) {
     if (auto undone = database_.execute("ROLLBACK"); !undone) spdlog::warn("ROLLBACK: {}", undone.error().message);
   }
@@ -143,29 +151,16 @@ void Writer::commit(std::span<Operation> batch) {
 /// False if the transaction was lost on the way, by the operation whose error is the last of `results`.
 bool Writer::apply(std::span<Operation> batch, std::vector<Result<AfterCommit>>& results) {
   for (Operation& operation : batch) {
-    results.push_back(apply_in_savepoint(operation));
-    if (!database_.in_transaction()) {
+    const int64_t rows_changed = database_.rows_changed();
+    const size_t undos = undo_log_.size();
+    results.push_back(operation.apply());
+    const bool has_changed = database_.rows_changed() != rows_changed || undo_log_.size() != undos;
+    if (!database_.in_transaction() || (!results.back() && has_changed)) {
       KCORAL_CHECK(!results.back().has_value());
       return false;
     }
   }
   return true;
-}
-
-Result<Writer::AfterCommit> Writer::apply_in_savepoint(Operation& operation) {
-  if (auto marked = savepoint_.execute(); !marked) return fail(marked.error());
-  const size_t mark = undo_log_.mark();
-  Result<AfterCommit> result = operation.apply();
-  if (result) {
-    auto released = release_.execute();
-    if (released) return result;
-    result = fail(released.error());
-  }
-  undo_log_.undo_to(mark);
-  if (!database_.in_transaction()) return result;
-  // The reason for which it failed is what its caller hears, whatever happens to the undoing.
-  if (!undo_.execute() || !release_.execute()) (void)database_.execute("ROLLBACK");
-  return result;
 }
 
 }  // namespace kcoral::store

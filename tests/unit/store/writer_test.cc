@@ -111,14 +111,14 @@ TEST_F(WriterTest, ABatchIsBoundedInOperationsAndBytes) {
   EXPECT_EQ(batches_, 1 + 2 + 1 + 4);
 }
 
-TEST_F(WriterTest, ARelaxedOperationIsCommittedWithoutCompany) {
+TEST_F(WriterTest, ADelayedOperationIsCommittedWithoutCompany) {
   std::promise<void> committed;
   writer_->submit(
       {.apply = [&]() -> Result<Writer::AfterCommit> { return Writer::AfterCommit([&] { committed.set_value(); }); },
        .failed = [](const Error&) {}},
-      Writer::Urgency::kRelaxed);
+      Writer::Urgency::kDelayed);
   EXPECT_EQ(committed.get_future().wait_for(kPatience), std::future_status::ready);
-  writer_->submit(insert(1), Writer::Urgency::kRelaxed);
+  writer_->submit(insert(1), Writer::Urgency::kDelayed);
   writer_->close();
   EXPECT_EQ(rows(), "1") << "closing does not lose it";
 }

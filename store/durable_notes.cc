@@ -1,0 +1,61 @@
+// The part of DurableStore that writes down what runs say of themselves, for which nobody waits: with the run's end, if
+// that comes soon enough, or within limits::kRecordsDelayStore.
+#include <utility>
+
+#include "base/failpoint.h"
+#include "base/log.h"
+#include "store/audit_events.h"
+#include "store/durable_store.h"
+
+namespace kcoral::store {
+
+using AfterCommit = Writer::AfterCommit;
+
+void DurableStore::mark_running(const Fence& fence, int pid) {
+  note(fence, {.pid = pid,
+               .gpu_ids = std::nullopt,
+               .records = {{clock_.wall_now(), audit_events::running(pid, fence.attempt)}}});
+}
+
+void DurableStore::note_gpus(const Fence& fence, std::vector<int> gpu_ids) {
+  note(fence, {.pid = std::nullopt, .gpu_ids = std::move(gpu_ids), .records = {}});
+}
+
+void DurableStore::append_audit(const Fence& fence, std::vector<AuditRecord> records) {
+  note(fence, {.pid = std::nullopt, .gpu_ids = std::nullopt, .records = std::move(records)});
+}
+
+void DurableStore::note(const Fence& fence, RunNotes notes) {
+  InFlight::Token token = in_flight_.enter();
+  if (!token) return;
+  if (!notes_.add(fence, std::move(notes))) return;
+  const auto taken = std::make_shared<PendingNotes::ByRun>();
+  writer_->submit({.apply = [this, taken]() -> Result<AfterCommit> {
+                     failpoint("store.notes.begun");
+                     notes_.take_all(*taken);
+                     if (auto written = write_notes(*taken); !written) return fail(written.error());
+                     failpoint("store.notes.applied");
+                     return AfterCommit([] { failpoint("store.notes.committed"); });
+                   },
+                   .failed =
+                       [this, taken, token](const Error& error) {
+                         spdlog::warn("what runs say of themselves cannot be written down yet: {}", error.message);
+                         notes_.put_back(std::move(*taken));
+                       },
+                   .bytes = 0},
+                  Writer::Urgency::kDelayed);
+}
+
+Status DurableStore::write_notes(const PendingNotes::ByRun& taken) {
+  for (const auto& [fence, notes] : taken) {
+    auto noted = requests_->note(fence, notes);
+    if (noted) continue;
+    const ErrorKind kind = noted.error().kind;
+    if (kind != ErrorKind::kConflict && kind != ErrorKind::kNotFound) return noted;
+    // Its words crossed with the decision that the attempt is over.
+    spdlog::debug("not noted: {}", noted.error().message);
+  }
+  return {};
+}
+
+}  // namespace kcoral::store
