@@ -22,9 +22,21 @@ bool is_dash_position(size_t i) { return i == 8 || i == 13 || i == 18 || i == 23
 Uuid Uuid::random() {
   Uuid id;
   KCORAL_CHECK(getrandom(id.bytes_.data(), id.bytes_.size(), 0) == 16);
-  id.bytes_[6] = (id.bytes_[6] & 0x0f) | 0x40;
-  id.bytes_[8] = (id.bytes_[8] & 0x3f) | 0x80;
+  id.set_version(4);
   return id;
+}
+
+Uuid Uuid::made_at(WallTime now) {
+  Uuid id = random();
+  const auto ms = static_cast<uint64_t>(std::chrono::floor<std::chrono::milliseconds>(now.time_since_epoch()).count());
+  for (size_t i = 0; i < 6; ++i) id.bytes_[i] = static_cast<uint8_t>(ms >> (8 * (5 - i)));
+  id.set_version(7);
+  return id;
+}
+
+void Uuid::set_version(uint8_t version) {
+  bytes_[6] = static_cast<uint8_t>((bytes_[6] & 0x0f) | (version << 4));
+  bytes_[8] = (bytes_[8] & 0x3f) | 0x80;
 }
 
 std::optional<Uuid> Uuid::parse(std::string_view text) {

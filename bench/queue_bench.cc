@@ -1,6 +1,6 @@
 // What a long queue costs: the same operations of the store behind few queued requests and behind many, in one run.
 //
-//   queue_bench DIRECTORY [ROWS [CYCLES]]
+//   queue_bench DIRECTORY [ROWS [CYCLES [random]]]
 //
 // ROWS (1,000,000) requests of a thousand clients are queued, and stay so, in two steps: the first thousand, then the
 // rest. After each step it measures
@@ -8,7 +8,8 @@
 //   admit    one request that stays queued, one after another
 //   status   of a queued request, with its place in the queue
 //   history  50 requests: the newest, those of one client, those with one label, queued ones, a page deep inside
-// and at the end how long a store needs until it has recovered, with all of them queued. Lines of JSON.
+// and at the end how long a store needs until it has recovered, with all of them queued. Lines of JSON. Requests have
+// ids that ascend with time, as the server and its clients make them; with "random" they have none in common.
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -39,9 +40,11 @@ constexpr int kExecutors = 64;
 constexpr int kRepeats = 400;
 constexpr size_t kProgramBytes = 1024;
 
+bool ids_are_random = false;
+
 store::Submission submission(std::string client, int priority) {
   store::Submission made;
-  made.request_id = Uuid::random();
+  made.request_id = ids_are_random ? Uuid::random() : Uuid::made_at(Clock::system().wall_now());
   made.client = std::move(client);
   made.peer = "127.0.0.1:1";
   made.synchronous = false;
@@ -148,8 +151,9 @@ nlohmann::json commits_between(const store::Figures& before, const store::Figure
     return std::accumulate(figures.committed.counts.begin(), figures.committed.counts.end(), 0.0);
   };
   const double count = commits(after) - commits(before);
-  return {{"operations_a_commit", static_cast<double>(after.operations_committed - before.operations_committed) / count},
-          {"mean_commit_ms", (after.committed.sum_seconds - before.committed.sum_seconds) * 1000 / count}};
+  return {
+      {"operations_a_commit", static_cast<double>(after.operations_committed - before.operations_committed) / count},
+      {"mean_commit_ms", (after.committed.sum_seconds - before.committed.sum_seconds) * 1000 / count}};
 }
 
 nlohmann::json measure(Store& store, InstantExecutors& executors, const std::vector<Uuid>& queued, int cycles) {
@@ -213,10 +217,11 @@ void run(const std::string& directory, int rows, int cycles) {
 
 int main(int argc, char** argv) {
   if (argc < 2) {
-    std::fprintf(stderr, "queue_bench DIRECTORY [ROWS [CYCLES]]\n");
+    std::fprintf(stderr, "queue_bench DIRECTORY [ROWS [CYCLES [random]]]\n");
     return 1;
   }
   const auto number = [&](int index, int otherwise) { return argc > index ? std::atoi(argv[index]) : otherwise; };
+  kcoral::bench::ids_are_random = argc > 4 && std::string_view(argv[4]) == "random";
   kcoral::bench::run(argv[1], number(2, 1'000'000), number(3, 20'000));
   return 0;
 }

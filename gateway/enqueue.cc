@@ -5,7 +5,10 @@
 
 namespace kcoral::gateway {
 
-void EnqueueExchange::on_admitted() { store().status(call_id(), posted(&EnqueueExchange::on_status)); }
+void EnqueueExchange::on_admitted(store::Admission admission) {
+  if (admission.status) return on_status(std::move(*admission.status));
+  store().status(call_id(), posted(&EnqueueExchange::on_status));
+}
 
 void EnqueueExchange::on_status(Result<store::RequestStatus> status) {
   if (!status) return answer(status.error());

@@ -16,7 +16,7 @@ class EnqueueExchange final : public SubmissionExchange {
       : SubmissionExchange(service, call, std::move(sender), {false, limits::kAttemptsDefaultRequests}) {}
 
  private:
-  void on_admitted() override;
+  void on_admitted(store::Admission admission) override;
   void on_status(Result<store::RequestStatus> status);
 };
 

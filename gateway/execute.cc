@@ -4,7 +4,7 @@
 
 namespace kcoral::gateway {
 
-void ExecuteExchange::on_admitted() {
+void ExecuteExchange::on_admitted(store::Admission) {
   if (!begin_waiting()) return release();
   after(service().config().worker_wait, [this] { on_worker_wait_passed(); });
   await_answer(call_id(), &ExecuteExchange::on_outcome);

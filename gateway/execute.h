@@ -21,7 +21,7 @@ class ExecuteExchange final : public SubmissionExchange {
   void release() override;
 
  private:
-  void on_admitted() override;
+  void on_admitted(store::Admission admission) override;
   void on_outcome(Result<AnswerPtr> outcome);
   void on_worker_wait_passed();
 };

@@ -195,7 +195,7 @@ Uuid RequestHead::request_id() const {
   if (const auto text = sole("x-request-id")) {
     if (const auto id = Uuid::parse(*text)) return *id;
   }
-  return Uuid::random();
+  return Uuid::made_at(Clock::system().wall_now());
 }
 
 Result<std::optional<size_t>> HeadScanner::scan(std::string_view bytes) {

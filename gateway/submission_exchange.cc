@@ -92,7 +92,7 @@ void SubmissionExchange::on_admission(Result<store::Admission> admission) {
     return respond(answer_response(call_id(), std::make_shared<const schema::Answer>(
                                                   schema::make_cache_miss_answer(call_id(), admission->missing))));
   }
-  on_admitted();
+  on_admitted(std::move(*admission));
 }
 
 template <typename Kind>

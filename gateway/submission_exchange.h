@@ -85,7 +85,7 @@ class SubmissionExchange : public StoreExchange {
   SubmissionExchange(SubmissionService& service, const Call& call, Sender sender, Terms terms);
 
   /// The store has the request, from now on or for long.
-  virtual void on_admitted() = 0;
+  virtual void on_admitted(store::Admission admission) = 0;
 
   SubmissionService& service() const { return service_; }
 

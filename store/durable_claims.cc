@@ -66,7 +66,8 @@ Result<AfterCommit> DurableStore::assign_queued() {
       auto executor = pool->take(for_several_gpus);
       if (!executor) break;
       failpoint("store.claim.begun");
-      auto claimed = requests_->claim_next(*executor, for_several_gpus, clock_.wall_now());
+      const WallTime now = clock_.wall_now();
+      auto claimed = requests_->claim_next(*executor, for_several_gpus, now);
       if (!claimed || !*claimed) pool->put_back(*executor);
       if (!claimed) return fail(claimed.error());
       if (!*claimed) break;
@@ -74,7 +75,14 @@ Result<AfterCommit> DurableStore::assign_queued() {
       assignment->executor = std::move(*executor);
       assignment->claimed = std::move(**claimed);
       const auto admitted = admitted_.find(assignment->claimed.claim.fence.request_id);
-      if (admitted != admitted_.end()) assignment->admitted = admitted->second;
+      if (admitted != admitted_.end()) {
+        assignment->admitted = admitted->second;
+        RequestStatus& status = admitted->second->status;
+        status.state = State::kAssigned;
+        status.attempt = assignment->claimed.claim.fence.attempt;
+        status.executor = assignment->executor.name;
+        status.started_at = now;
+      }
       assigned_.push_back(std::move(assignment));
       failpoint("store.claim.applied");
     }

@@ -28,6 +28,19 @@ bool needs_intake(const Submission& submission) {
 /// Whether the answer of such a request says what its program printed.
 bool has_result(State state) { return state == State::kCompleted || state == State::kFailed; }
 
+RequestStatus status_when_queued(const Submission& submission, WallTime now) {
+  RequestStatus status;
+  status.request_id = submission.request_id;
+  status.owner = submission.owner;
+  status.client = submission.client;
+  status.priority = submission.program.options.priority;
+  status.max_attempts = submission.max_attempts;
+  status.labels = submission.program.options.labels;
+  status.submitted_at = now;
+  status.program_sha256 = submission.program_sha256;
+  return status;
+}
+
 /// Collects what several calls report, for somebody who waits for all of them.
 class Collector {
  public:
@@ -213,25 +226,34 @@ void DurableStore::insert(const AdmittingPtr& admitting) {
   submit_arrival(
       {.apply = [this, admitting]() -> Result<AfterCommit> {
          failpoint("store.admit.begun");
-         auto kind =
-             requests_->admit(admitting->submission, admitting->program, admitting->blob_bytes, clock_.wall_now());
-         if (!kind) {
+         const WallTime now = clock_.wall_now();
+         auto admitted = requests_->admit(admitting->submission, admitting->program, admitting->blob_bytes, now);
+         if (!admitted) {
            admitting->found_queue_full = requests_->is_full();
-           return fail(kind.error());
+           return fail(admitted.error());
          }
-         if (*kind == Admission::Kind::kAdmitted) admitted_[admitting->submission.request_id] = admitting;
+         if (admitted->kind == Admission::Kind::kAdmitted) {
+           admitted_[admitting->submission.request_id] = admitting;
+           admitting->item = std::move(admitted->item);
+           admitting->status = status_when_queued(admitting->submission, now);
+         }
          failpoint("store.admit.applied");
-         return AfterCommit([this, admitting, kind = *kind] {
+         return AfterCommit([this, admitting, kind = admitted->kind] {
            failpoint("store.admit.committed");
-           if (kind == Admission::Kind::kAdmitted) {
-             ++queued_;
-             (admitting->submission.synchronous ? meters_.admitted_synchronous : meters_.admitted_polled).add();
-           }
-           admitting->done(Admission{kind, {}});
+           if (kind != Admission::Kind::kAdmitted) return admitting->done(Admission{kind, {}});
+           ++queued_;
+           (admitting->submission.synchronous ? meters_.admitted_synchronous : meters_.admitted_polled).add();
+           admitting->done(Admission{kind, {}, status_of(*admitting)});
          });
        },
        .failed = [this, admitting](const Error& error) { on_not_admitted(admitting, error); },
        .bytes = admitting->program.bytes.size()});
+}
+
+/// What the same transaction has assigned is queued no more.
+std::optional<RequestStatus> DurableStore::status_of(Admitting& admitting) const {
+  if (admitting.submission.synchronous) return std::nullopt;
+  return with_position({std::move(admitting.status), std::move(admitting.item)});
 }
 
 void DurableStore::on_not_admitted(const AdmittingPtr& admitting, const Error& error) {

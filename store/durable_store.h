@@ -86,6 +86,8 @@ class DurableStore final : public Store {
     uint64_t blob_bytes = 0;
     std::vector<Digest> missing;
     bool found_queue_full = false;
+    FairQueue::Item item;
+    RequestStatus status;  // as the transaction leaves it
   };
   /// A request that was assigned and is not with its executor yet.
   struct Assignment {
@@ -132,6 +134,7 @@ class DurableStore final : public Store {
   void on_blobs_held(const AdmittingPtr& admitting);
   Result<Admission> admission_without_blobs(const Admitting& admitting);
   void insert(const AdmittingPtr& admitting);
+  std::optional<RequestStatus> status_of(Admitting& admitting) const;
   void on_not_admitted(const AdmittingPtr& admitting, const Error& error);
 
   template <typename T>

@@ -204,21 +204,22 @@ Status RequestTable::check_room(const Submission& submission) const {
   return {};
 }
 
-Result<Admission::Kind> RequestTable::admit(const Submission& submission, const EncodedText& program,
-                                            uint64_t blob_bytes, WallTime now) {
+Result<RequestTable::Admitted> RequestTable::admit(const Submission& submission, const EncodedText& program,
+                                                   uint64_t blob_bytes, WallTime now) {
   auto known = existing(submission);
   if (!known) return fail(known.error());
-  if (*known) return **known;
+  if (*known) return Admitted{**known, {}};
   if (auto room = check_room(submission); !room) return fail(room.error());
   AuditPosition audit;
   const AuditRecord records[] = {{now, audit_events::admitted(submission, blob_bytes)}, {now, audit_events::queued()}};
   if (auto appended = outbox_.append(submission.request_id, audit, records); !appended) return fail(appended.error());
-  if (auto inserted = insert(submission, program, now, audit); !inserted) return fail(inserted.error());
-  return Admission::Kind::kAdmitted;
+  auto inserted = insert(submission, program, now, audit);
+  if (!inserted) return fail(inserted.error());
+  return Admitted{Admission::Kind::kAdmitted, std::move(*inserted)};
 }
 
-Status RequestTable::insert(const Submission& submission, const EncodedText& program, WallTime now,
-                            const AuditPosition& audit) {
+Result<FairQueue::Item> RequestTable::insert(const Submission& submission, const EncodedText& program, WallTime now,
+                                             const AuditPosition& audit) {
   const schema::Options& options = submission.program.options;
   // A deadline below a millisecond is one all the same.
   const auto timeout_ms = std::max<int64_t>(1, std::llround(options.timeout_seconds * 1000));
@@ -227,21 +228,22 @@ Status RequestTable::insert(const Submission& submission, const EncodedText& pro
                                   options.output_limit_bytes, options.gpu_count, submission.max_attempts,
                                   microseconds(now), microseconds(now), submission.program_sha256,
                                   static_cast<uint64_t>(submission.program_text.size()), audit.next_seq, audit.last_us);
-  if (!inserted) return inserted;
+  if (!inserted) return fail(inserted.error());
   const int64_t seq = database_.last_insert_rowid();
   inserted = insert_program_.execute(seq, static_cast<int>(program.codec), BlobValue{program.bytes});
-  if (!inserted) return inserted;
+  if (!inserted) return fail(inserted.error());
   int position = 0;
   for (const Digest& digest : submission.program.blobs) {
     inserted = insert_blob_.execute(seq, position++, digest);
-    if (!inserted) return inserted;
+    if (!inserted) return fail(inserted.error());
   }
   for (const auto& [name, value] : options.labels) {
     inserted = insert_label_.execute(name, value, microseconds(now), seq);
-    if (!inserted) return inserted;
+    if (!inserted) return fail(inserted.error());
   }
-  push({seq, submission.client, options.priority, options.gpu_count > 1, clock_.now()});
-  return {};
+  FairQueue::Item item{seq, submission.client, options.priority, options.gpu_count > 1, clock_.now()};
+  push(item);
+  return item;
 }
 
 // --- runs ---

@@ -56,10 +56,14 @@ class RequestTable {
   static Result<std::unique_ptr<RequestTable>> create(Database& database, Outbox& outbox, FairQueue& queue,
                                                       UndoLog& undo_log, const QueueBounds& bounds, const Clock& clock);
 
-  /// kAdmitted or kAttached; kConflict if the id is taken by another program or owner; kBusy or kRateLimited if the
-  /// queue is full, or has enough of this client. What is attached to as something to be polled is synchronous no more.
-  Result<Admission::Kind> admit(const Submission& submission, const EncodedText& program, uint64_t blob_bytes,
-                                WallTime now);
+  struct Admitted {
+    Admission::Kind kind = Admission::Kind::kAttached;
+    FairQueue::Item item;  // of what is new: its place in the queue
+  };
+  /// New, or attached to what is known; kConflict if the id is taken by another program or owner; kBusy or kRateLimited
+  /// if the queue is full, or has enough of this client. What is attached to as something to be polled is synchronous
+  /// no more.
+  Result<Admitted> admit(const Submission& submission, const EncodedText& program, uint64_t blob_bytes, WallTime now);
   /// Whether it takes nothing more, whoever sends it.
   bool is_full() const { return queue_.size() >= bounds_.requests_max; }
 
@@ -123,7 +127,8 @@ class RequestTable {
   Result<Row> load_fenced(const Fence& fence, std::optional<schema::State> to);
   Result<std::optional<Admission::Kind>> existing(const Submission& submission);
   Status check_room(const Submission& submission) const;
-  Status insert(const Submission& submission, const EncodedText& program, WallTime now, const AuditPosition& audit);
+  Result<FairQueue::Item> insert(const Submission& submission, const EncodedText& program, WallTime now,
+                                 const AuditPosition& audit);
   Status finish_row(Row& row, const RunNotes& notes, Ended& ended, WallTime now);
   /// Numbers the records, which some statement then writes back with the row.
   Status record(Row& row, const std::vector<AuditRecord>& records);

@@ -58,7 +58,8 @@ struct Admission {
     kCacheMiss,  // `missing` are not held; nothing was recorded, but what was staged is kept
   };
   Kind kind = Kind::kAdmitted;
-  std::vector<Digest> missing;  // in program order
+  std::vector<Digest> missing;               // in program order
+  std::optional<RequestStatus> status = {};  // as of that commit, of what is new and to be polled
 };
 
 /// One started run of a request. Every later word about it must carry the same attempt, or it is refused.

@@ -6,6 +6,7 @@ import functools
 import http.client
 import io
 import os
+import secrets
 import ssl
 import time
 import uuid
@@ -127,7 +128,7 @@ class Client:
             "max_attempts": max_attempts,
         }
         text = program.to_json({name: value for name, value in options.items() if value is not None}).encode()
-        identity = str(uuid.uuid4()) if request_id is None else _canonical_uuid(request_id)
+        identity = _fresh_id() if request_id is None else _canonical_uuid(request_id)
         patience = _Patience(self._retry_seconds)
         may_be_queued = False
         while True:
@@ -147,7 +148,7 @@ class Client:
                 if final or not patience.pause(error.retry_after):
                     raise
                 if is_rejection:
-                    identity = str(uuid.uuid4())
+                    identity = _fresh_id()
                 may_be_queued = not is_rejection and (may_be_queued or error.http_status == 503)
 
     def health(self) -> dict[str, Any]:
@@ -275,6 +276,13 @@ def _small_blobs(blobs: Mapping[str, Blob]) -> list[str]:
             small.append(digest)
             total += blob.size
     return small
+
+
+def _fresh_id() -> str:
+    """A version 7 UUID (RFC 9562): the server keeps requests by id, and those of one time lie side by side."""
+    bits = (time.time_ns() // 1_000_000 & (1 << 48) - 1) << 80 | secrets.randbits(80)
+    bits = bits & ~(0xF << 76) | 7 << 76
+    return str(uuid.UUID(int=bits & ~(0x3 << 62) | 0x2 << 62))
 
 
 def _canonical_uuid(request_id: str | uuid.UUID) -> str:

@@ -36,6 +36,19 @@ TEST(Uuid, RandomOnesAreVersionFourAndDiffer) {
   EXPECT_EQ(seen.size(), 1000u);
 }
 
+TEST(Uuid, OnesMadeLaterSortBehind) {
+  const WallTime now = Clock::system().wall_now();
+  const Uuid first = Uuid::made_at(now);
+  const Uuid second = Uuid::made_at(now + std::chrono::milliseconds(1));
+  EXPECT_LT(first, second);
+  EXPECT_LT(first.str(), second.str());
+  EXPECT_NE(first, Uuid::made_at(now)) << "of one millisecond they differ";
+  EXPECT_EQ(first.str()[14], '7');
+  EXPECT_NE(std::string("89ab").find(first.str()[19]), std::string::npos);
+  EXPECT_EQ(Uuid::made_at(WallTime(std::chrono::milliseconds(0x017F22E279B0))).str().substr(0, 13), "017f22e2-79b0")
+      << "RFC 9562, A.6";
+}
+
 // FIPS 180-2, appendix B.
 TEST(Sha256, MatchesPublishedVectors) {
   EXPECT_EQ(Sha256::of("abc").hex(), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");

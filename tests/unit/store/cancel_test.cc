@@ -42,6 +42,14 @@ TEST_F(CancelTest, ARunIsEndedByItsExecutorAndItsOutcomeSaysSo) {
   EXPECT_EQ(store_->counts().in_progress, 0u);
 }
 
+TEST_F(CancelTest, WhatTheRunSaidBeforeItWasCancelledStandsBeforeTheWish) {
+  const Uuid id = admitted(submission());
+  const Fence fence = claim()->fence;
+  store_->mark_running(fence, 4711);
+  EXPECT_EQ(cancel(id).value(), State::kRunning);
+  EXPECT_THAT(events_of(audit(id)), ElementsAre("admitted", "queued", "assigned", "running", "cancel_requested"));
+}
+
 TEST_F(CancelTest, CancellingAgainChangesNothing) {
   const Uuid queued = admitted(submission());
   EXPECT_EQ(cancel(queued).value(), State::kCancelled);

@@ -123,6 +123,15 @@ TEST_F(WriterTest, ADelayedOperationIsCommittedWithoutCompany) {
   EXPECT_EQ(rows(), "1") << "closing does not lose it";
 }
 
+TEST_F(WriterTest, WhatIsNotDelayedComesFirst) {
+  const auto held = hold();
+  writer_->submit(insert(1), Writer::Urgency::kDelayed);
+  writer_->submit(insert(2));
+  held->released.set_value();
+  writer_->close();
+  EXPECT_THAT(log_, ElementsAre("done 2", "done 1"));
+}
+
 TEST_F(WriterTest, AFullDiskFailsOnlyWhatFindsNoRoom) {
   const auto held = hold();
   writer_->submit({.apply = [this]() -> Result<Writer::AfterCommit> {
