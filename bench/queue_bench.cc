@@ -3,8 +3,10 @@
 //   queue_bench DIRECTORY [ROWS [CYCLES [random]]]
 //
 // ROWS (1,000,000) requests of a thousand clients are queued, and stay so, in two steps: the first thousand, then the
-// rest. After each step it measures
-//   cycle    a request of higher priority from admission to its answer, CYCLES (20,000) of them from 64 submitters
+// rest. Before and after each step it measures
+//   cycle    a request of higher priority from admission to its answer, CYCLES (20,000) of them from 64 submitters; one
+//            in eight that run is the oldest of the queue instead, and "per_second" and "cpu_us" count these, too
+// and after each
 //   admit    one request that stays queued, one after another
 //   status   of a queued request, with its place in the queue
 //   history  50 requests: the newest, those of one client, those with one label, queued ones, a page deep inside
@@ -40,7 +42,11 @@ constexpr int kExecutors = 64;
 constexpr int kRepeats = 400;
 constexpr size_t kProgramBytes = 1024;
 
+// A label is of one client, and of a few hundred of its requests.
+constexpr uint64_t kSubmissionsOfASweep = 200'000;
+
 bool ids_are_random = false;
+std::atomic<uint64_t> submitted{0};
 
 store::Submission submission(std::string client, int priority) {
   store::Submission made;
@@ -51,7 +57,7 @@ store::Submission submission(std::string client, int priority) {
   made.program_text = std::string(kProgramBytes, 'p');
   made.program_sha256 = Sha256::of(made.program_text);
   made.program.options.priority = priority;
-  made.program.options.labels["sweep"] = std::to_string(std::rand() % 1000);
+  made.program.options.labels["sweep"] = fmt::format("{}-{}", made.client, submitted++ / kSubmissionsOfASweep);
   return made;
 }
 
@@ -129,7 +135,7 @@ nlohmann::json measure_histories(Store& store) {
   HistoryQuery of_client;
   of_client.client = "client-7";
   HistoryQuery labelled;
-  labelled.label.emplace("sweep", "77");
+  labelled.label.emplace("sweep", "client-77-0");
   HistoryQuery queued;
   queued.state = schema::State::kQueued;
   HistoryQuery deep;
@@ -142,6 +148,10 @@ nlohmann::json measure_histories(Store& store) {
           {"label", measure_history(store, labelled)},
           {"queued", measure_history(store, queued)},
           {"deep", measure_history(store, deep)}};
+}
+
+double ended_of(const store::Figures& figures) {
+  return static_cast<double>(std::accumulate(figures.ended.begin(), figures.ended.end(), uint64_t{0}));
 }
 
 double process_cpu_ms() { return static_cast<double>(std::clock()) * 1000 / CLOCKS_PER_SEC; }
@@ -160,14 +170,18 @@ nlohmann::json measure(Store& store, InstantExecutors& executors, const std::vec
   nlohmann::json figures = {{"queued", store.counts().queued}};
   const store::Figures before = store.figures();
   const double cpu_ms_before = process_cpu_ms();
-  figures["cycle"] = brief(spread(cycles, [&](int) {
+  const Series series = spread(cycles, [&](int) {
     executors.admit_one();
     const Uuid id = admit(store, submission("bench", 1));
     KCORAL_CHECK(wait_for<Result<Store::AnswerPtr>>([&](auto done) { store.watch(id, done); }));
-  }));
+  });
   const store::Figures after = store.figures();
-  figures["cycle"]["cpu_us"] = (process_cpu_ms() - cpu_ms_before) * 1000 / cycles;
+  const double ended = ended_of(after) - ended_of(before);
+  figures["cycle"] = brief(series);
+  figures["cycle"]["per_second"] = ended / series.seconds;
+  figures["cycle"]["cpu_us"] = (process_cpu_ms() - cpu_ms_before) * 1000 / ended;
   figures["cycle"].update(commits_between(before, after));
+  if (queued.empty()) return figures;
   figures["admit"] = brief(repeated(kRepeats, [&](int) { admit(store, submission("client-7", 0)); }));
   figures["status"] = brief(repeated(kRepeats, [&](int i) {
     const Uuid& id = queued[queued.size() - 1 - static_cast<size_t>(i)];
@@ -192,13 +206,13 @@ void run(const std::string& directory, int rows, int cycles) {
     KCORAL_CHECK(store->recover());
     InstantExecutors executors(*store, kExecutors);
     executors.ration();
-    for (const int more : {kFewRows, rows - kFewRows}) {
+    store->serve(executors);
+    for (const int more : {0, kFewRows, rows - kFewRows}) {
       const Stopwatch filling;
       fill(*store, more, queued);
       const double fill_ms = filling.ms();
-      store->serve(executors);
       nlohmann::json figures = measure(*store, executors, queued, cycles);
-      figures["filled_per_second"] = more / fill_ms * 1000;
+      if (more > 0) figures["filled_per_second"] = more / fill_ms * 1000;
       std::printf("%s\n", figures.dump().c_str());
       std::fflush(stdout);
     }

@@ -27,16 +27,12 @@ void DurableStore::serve(ExecutorPool& pool) {
 
 void DurableStore::executor_became_idle() {
   is_short_ = false;
+  put_backs_are_due_ = true;
   // Whatever is submitted from now on meets the pool as it is; what is on its way may have passed it already. What has
   // arrived is counted before it is on its way no more, so that one of the two looks sees it.
   const bool none_arriving = arriving_ == 0;
   if (none_arriving && queued_ == 0) return;
-  InFlight::Token token = in_flight_.enter();
-  if (!token) return;
-  writer_->submit(
-      {.apply = [this, token]() -> Result<AfterCommit> { return AfterCommit([this] { retry_put_backs(); }); },
-       .failed = [this](const Error&) { retry_put_backs(); },
-       .bytes = 0});
+  writer_->wake();
 }
 
 void DurableStore::submit_arrival(Writer::Operation operation) {
@@ -236,6 +232,7 @@ void DurableStore::undo_claim(PutBack put_back, InFlight::Token token, std::func
 
 /// Whoever comes idle brings those along that found no room on the disk.
 void DurableStore::retry_put_backs() {
+  if (!put_backs_are_due_.exchange(false)) return;
   for (PutBack& delayed : std::exchange(put_backs_delayed_, {})) {
     InFlight::Token token = in_flight_.enter();
     if (!token) return;  // the next start finds it

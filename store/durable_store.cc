@@ -113,6 +113,7 @@ Status DurableStore::open_parts(const StoreConfig& config) {
                                 .failed = [this](const Error& error) { on_assigning_failed(error); },
                                 .bytes = 0},
                                [this] {
+                                 retry_put_backs();
                                  if (outbox_->take_appended()) copier_->wake();
                                });
   if (!writer) return fail(writer.error());

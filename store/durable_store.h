@@ -210,12 +210,13 @@ class DurableStore final : public Store {
   Watches watches_;
   Meters meters_;
   std::atomic<ExecutorPool*> pool_{nullptr};
-  std::atomic<bool> is_short_{false};       // the last request was put back; nothing is assigned until somebody is idle
-  std::map<Uuid, AdmittingPtr> admitted_;   // the writer's thread only: by the transaction that is open
-  std::vector<AssignmentPtr> assigned_;     // the writer's thread only: by the transaction that is open
-  std::map<Uuid, int> put_backs_;           // the writer's thread only: of queued requests, how often
-  std::vector<PutBack> put_backs_delayed_;  // the writer's thread only: what found no room on the disk
-  Mutex loading_mutex_;                     // held while a claim is handed over
+  std::atomic<bool> is_short_{false};      // the last request was put back; nothing is assigned until somebody is idle
+  std::map<Uuid, AdmittingPtr> admitted_;  // the writer's thread only: by the transaction that is open
+  std::vector<AssignmentPtr> assigned_;    // the writer's thread only: by the transaction that is open
+  std::map<Uuid, int> put_backs_;          // the writer's thread only: of queued requests, how often
+  std::atomic<bool> put_backs_are_due_{false};  // somebody came idle
+  std::vector<PutBack> put_backs_delayed_;      // the writer's thread only: what found no room on the disk
+  Mutex loading_mutex_;                         // held while a claim is handed over
   std::map<Fence, bool> loading_ KCORAL_GUARDED_BY(loading_mutex_);  // claims on their way: whether they are cancelled
   std::atomic<uint64_t> queued_{0};
   std::atomic<uint64_t> arriving_{0};  // operations on their way that may make a request claimable

@@ -16,8 +16,6 @@ namespace {
 
 // Of 4 KiB: about 4 MiB of WAL before it is moved into the database.
 constexpr int kCheckpointPages = 1000;
-// The leaves that requests with random ids, labels and clients touch, of a few million rows.
-constexpr int kWriterCacheKib = 64 << 10;
 // Only an operator's own shell can hold the database against us; waiting for it is better than failing.
 constexpr int kBusyTimeoutMs = 10'000;
 
@@ -73,8 +71,6 @@ Result<std::unique_ptr<Database>> Database::open(const std::string& path, Access
   if (access == Access::kReader) {
     ::sqlite3_db_config(database->handle_, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, nullptr);
     pragmas += "PRAGMA query_only=ON;";
-  } else {
-    pragmas += fmt::format("PRAGMA cache_size=-{};", kWriterCacheKib);
   }
   if (auto set = database->execute(pragmas); !set) {
     return fail(ErrorKind::kEnvironment, "{} is not a database of kcoral: {}", path, set.error().message);

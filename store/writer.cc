@@ -56,6 +56,14 @@ void Writer::submit(Operation operation, Urgency urgency) {
   wakeup_.notify_one();
 }
 
+void Writer::wake() {
+  {
+    const MutexLock lock(mutex_);
+    woken_ = true;
+  }
+  wakeup_.notify_one();
+}
+
 void Writer::close() {
   {
     const MutexLock lock(mutex_);
@@ -67,12 +75,12 @@ void Writer::close() {
 
 void Writer::run() {
   for (;;) {
-    std::vector<Operation> batch = next_batch();
-    if (batch.empty()) return;
-    batch.push_back(last_);
-    commit(batch);
+    std::optional<std::vector<Operation>> batch = next_batch();
+    if (!batch) return;
+    batch->push_back(last_);
+    commit(*batch);
     // The closures go before anything else happens: whoever waits for the end of their operations watches them.
-    batch.clear();
+    batch.reset();
     after_batch_();
     if (auto checkpointed = database_.checkpoint_if_due(); !checkpointed) {
       spdlog::warn("the write-ahead log could not be moved into the database: {}", checkpointed.error().message);
@@ -80,9 +88,9 @@ void Writer::run() {
   }
 }
 
-std::vector<Writer::Operation> Writer::next_batch() {
+std::optional<std::vector<Writer::Operation>> Writer::next_batch() {
   const MutexLock lock(mutex_);
-  for (submit_what_is_due(); waiting_.empty() && !closing_; submit_what_is_due()) {
+  for (submit_what_is_due(); waiting_.empty() && !woken_ && !closing_; submit_what_is_due()) {
     if (delayed_.empty()) {
       wakeup_.wait(mutex_);
     } else {
@@ -90,6 +98,8 @@ std::vector<Writer::Operation> Writer::next_batch() {
     }
   }
 
+  if (waiting_.empty() && closing_) return std::nullopt;
+  woken_ = false;
   std::vector<Operation> batch;
   size_t bytes = 0;
   while (!waiting_.empty() && batch.size() < kBatchOperationsMax) {

@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <deque>
 #include <functional>
+#include <optional>
 #include <span>
 #include <thread>
 #include <vector>
@@ -44,14 +45,16 @@ class Writer {
   /// kDelayed: not before limits::kRecordsDelayStore have passed, or the writer is closed.
   enum class Urgency { kNow, kDelayed };
 
-  /// `last` ends each batch: what follows from the operations before it, in their transaction. `after_batch` runs after
-  /// the callbacks of each batch. `undo_log`, which the writer's thread alone uses from here on, follows the
-  /// transactions.
+  /// `last` ends each batch, which may have no other operation: what follows from the operations before it, in their
+  /// transaction. `after_batch` runs after the callbacks of each batch. `undo_log`, which the writer's thread alone
+  /// uses from here on, follows the transactions.
   static Result<std::unique_ptr<Writer>> create(Database& database, UndoLog& undo_log, Operation last,
                                                 std::function<void()> after_batch);
   ~Writer();
 
   void submit(Operation operation, Urgency urgency = Urgency::kNow);
+  /// `last` runs soon, whether anything is submitted or not.
+  void wake();
 
   /// How long each transaction took that was committed, its sync included.
   HistogramView committed() const { return committed_.view(); }
@@ -69,7 +72,8 @@ class Writer {
   };
 
   void run();
-  std::vector<Operation> next_batch();
+  /// nullopt: all is committed that ever will be.
+  std::optional<std::vector<Operation>> next_batch();
   void submit_what_is_due() KCORAL_REQUIRES(mutex_);
   void commit(std::span<Operation> batch);
   bool apply(std::span<Operation> batch, std::vector<Result<AfterCommit>>& results);
@@ -87,6 +91,7 @@ class Writer {
   ConditionVariable wakeup_;
   std::deque<Operation> waiting_ KCORAL_GUARDED_BY(mutex_);
   std::deque<Delayed> delayed_ KCORAL_GUARDED_BY(mutex_);
+  bool woken_ KCORAL_GUARDED_BY(mutex_) = false;
   bool closing_ KCORAL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
