@@ -315,9 +315,9 @@ def expect_whole_history(told: Told) -> None:
 
 
 def is_lost(poll: Poll, row: Row) -> bool:
-    """Whether it was answered because its wait was over, with the end long there."""
+    """Whether it was answered because its wait was over, with the end there for long, and while it waited."""
     promise(poll.finished is not None or poll.is_over, f"answered early, and with nothing: {poll}")
-    return poll.is_over and row.finished_us / 1e6 < min(poll.answered, poll.asked + poll.wait_s) - LOST_S
+    return poll.is_over and poll.asked + poll.wait_s - max(poll.asked, row.finished_us / 1e6) > LOST_S
 
 
 def show(report: Report, seconds: float) -> None:

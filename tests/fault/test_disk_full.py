@@ -2,8 +2,8 @@
 
 While it is full nothing is admitted, and whoever submits is told so (503, with Retry-After) and finds the id free
 later; what can be read is read as before; what runs ends, in the end in a state that is true. Once there is room all
-goes on by itself within half a minute, in which RocksDB has to get over its own error. Nothing is lost and nothing runs twice,
-also when the server is killed, stopped or started meanwhile; one that cannot start says why.
+goes on by itself within half a minute, in which RocksDB has to get over its own error. Nothing is lost and nothing runs
+twice, also when the server is killed, stopped or started meanwhile; one that cannot start says why.
 """
 
 from __future__ import annotations
