@@ -39,10 +39,10 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "system"))
 
 from accounts import expect_end  # noqa: E402
 from asking import Answered, Asking  # noqa: E402
-from harness import Reply, multipart, running_server  # noqa: E402
+from harness import PATIENCE_S, Reply, multipart, running_server  # noqa: E402
 from rows import Row, State, rows_in  # noqa: E402
 from runs import Run, noted_runs, noting_program  # noqa: E402
-from told import Sent, Told, promise  # noqa: E402
+from told import Sent, Told, Violation, promise  # noqa: E402
 
 PROCESSES = 4
 SUBMITTERS, POLLERS, CANCELLERS = 64, 64, 8
@@ -51,6 +51,7 @@ MEDIAN_MS_MAX = 50  # from an end to the answer that tells of it
 # An answer that came as late as that after the end of a request, when the client's own wait was over, woke nobody.
 LOST_S = 0.25
 THINKING_S = 1.0  # of a submitter between two programs, on the average
+LONGEST_POLL_S = 60
 LAG_EVERY_S = 0.02
 
 
@@ -131,7 +132,11 @@ class Members:
             self._seen.lags_s.append(time.monotonic() - due)
 
     async def _ask(self, client: Asking, call: str, *allowed: int, path: str, **more) -> Answered:
-        answered = await client.ask(call.split()[0], path, **more)
+        try:
+            async with asyncio.timeout(LONGEST_POLL_S + PATIENCE_S):
+                answered = await client.ask(call.split()[0], path, **more)
+        except TimeoutError:
+            raise Violation(f"{call}, as {path} {more.get('X_Request_ID', '')}: no answer") from None
         status = answered.reply.status
         self._seen.answers[f"{call}: {status}"] += 1
         promise(status in allowed, f"{call} {path}: {status} {answered.reply.body[:500]!r}")
@@ -198,7 +203,7 @@ class Members:
     async def _polls(self, draw: random.Random) -> None:
         client = Asking(self._port)
         while sent := await self._to_poll.get():
-            while not await self._poll(client, sent, draw.choice((0.05, 0.5, 10, 60))):
+            while not await self._poll(client, sent, draw.choice((0.05, 0.5, 10, LONGEST_POLL_S))):
                 pass
             self._ends[sent.id].set()
             reply = (await self._ask(client, "GET /result", 200, 409, path=f"/requests/{sent.id}/result")).reply

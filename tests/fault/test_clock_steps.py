@@ -1,11 +1,11 @@
 """The wall clock of a running server jumps a day forth and back, as an operator, NTP or a suspended machine makes it.
 
-Only stamps may follow it: deadlines, long polls, waits in the queue and whoever waits for a worker go by the steady clock.
-A request's own times never run backwards, durations are what they were, the history has everything and can be paged
-through, and a server that starts with its clock set back takes up what an earlier one left.
+Only stamps may follow it: deadlines, long polls, waits in the queue and whoever waits for a worker go by the steady
+clock. A request's own times never run backwards, durations are what they were, the history has everything and can be
+paged through, and a server that starts with its clock set back takes up what an earlier one left.
 
-The server and its executors get another clock from libfaketime, which leaves the steady one alone; the machine keeps its
-own. (That a step forth does not age what is kept is tested at the store: `tests/unit/store/clock_step_test.cc`.)
+The server and its executors get another clock from libfaketime, which leaves the steady one alone; the machine keeps
+its own. (That a step forth does not age what is kept is tested at the store: `tests/unit/store/clock_step_test.cc`.)
 """
 
 from __future__ import annotations
