@@ -16,6 +16,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kInterval = 60s;  // between two looks at what has become too old
+constexpr auto kAhead = 60s;     // of now: a stamp beyond that is of another clock; NTP moves it by less
 constexpr int kCatchUp = 2;      // how fast ages grow at most, where the wall clock has gone ahead
 
 }  // namespace
@@ -142,7 +143,7 @@ Result<std::vector<int64_t>> Retention::due_answers() {
   if (!is_over_capacity()) return due;
   auto reader = readers_.lease();
   if (!reader) return fail(reader.error());
-  auto kept = (*reader)->kept_longest(kStepRows);
+  auto kept = (*reader)->kept_longest(clock_.wall_now() + kAhead, kStepRows);
   if (!kept) return fail(kept.error());
   uint64_t excess = kept_bytes_ - *bounds_.artifact_bytes_max;
   for (const auto& [seq, bytes] : *kept) {

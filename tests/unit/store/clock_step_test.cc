@@ -84,6 +84,28 @@ TEST_F(ClockStepTest, ALostRunIsChargedForWhatItTook) {
   EXPECT_GE(of_loser, 4) << "it has a half of the time";
 }
 
+/// Their stamps are older than those of all that came while the clock was ahead.
+TEST_F(ClockStepTest, AnswersAfterAStepBackAreNotTheFirstToGo) {
+  const std::string content(limits::kMiB, 'a');
+  config_.retention.artifact_bytes_max = 3 * limits::kMiB + limits::kMiB / 2;
+  reopen();
+  const auto answered = [&] {
+    clock_.advance(1s);
+    const Uuid id = admitted(submission());
+    EXPECT_TRUE(finish(claim()->fence, completion(answer("{}", {content}))));
+    return id;
+  };
+  clock_.step_wall(kDay);
+  const Uuid first = answered();
+  const Uuid second = answered();
+  clock_.step_wall(-kDay);
+  std::vector<Uuid> later;
+  for (int i = 0; i < 3; ++i) later.push_back(answered());
+  ASSERT_TRUE(store_->prune());
+  for (const Uuid& id : {first, second}) EXPECT_EQ(watch(id).error().kind, ErrorKind::kGone);
+  for (const Uuid& id : later) EXPECT_TRUE(watch(id));
+}
+
 TEST_F(ClockStepTest, AStepForthForgetsNothing) {
   config_.retention.history = 30 * kDay;
   reopen();
