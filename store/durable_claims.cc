@@ -1,4 +1,5 @@
 // The part of DurableStore that gives queued requests to idle executors, and takes back those that cannot be loaded.
+#include <algorithm>
 #include <utility>
 
 #include "base/failpoint.h"
@@ -77,7 +78,7 @@ Result<AfterCommit> DurableStore::assign_queued() {
         status.state = State::kAssigned;
         status.attempt = assignment->claimed.claim.fence.attempt;
         status.executor = assignment->executor.name;
-        status.started_at = now;
+        status.started_at = std::max(now, status.submitted_at);
       }
       assigned_.push_back(std::move(assignment));
       failpoint("store.claim.applied");

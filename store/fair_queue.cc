@@ -140,10 +140,10 @@ struct FairQueue::Kind {
     const std::string* client;  // the key in `clients`
     int priority;
     SteadyTime submitted;
+    SteadyTime queued;
   };
   struct Started {
-    std::string client;
-    int priority;
+    Run run;
     Microseconds charged;
     enum class Turn { kNotOldest, kOldest, kOldestByAge } turn;  // whether its share was due to its age alone
   };
@@ -167,14 +167,20 @@ struct FairQueue::Kind {
     if (turn == Started::Turn::kOldestByAge) oldest_credit -= time;
   }
 
-  void end(const Started& run, std::optional<Microseconds> took) {
+  Item item_of(std::map<int64_t, Entry>::const_iterator queued, bool for_several_gpus) const {
+    const auto& [seq, entry] = *queued;
+    return Item{seq, *entry.client, entry.priority, for_several_gpus, entry.submitted, entry.queued};
+  }
+
+  void end(const Started& over, std::optional<Microseconds> took) {
     const Microseconds cost = took ? std::max(*took, FairQueue::kCostMin) : Microseconds(0);
-    give_out(cost - run.charged, run.turn);
+    give_out(cost - over.charged, over.turn);
     // Whoever was the oldest anyway had what was due to it, and owes nothing.
-    if (run.turn == Started::Turn::kOldest && oldest_credit > Microseconds(0)) {
+    if (over.turn == Started::Turn::kOldest && oldest_credit > Microseconds(0)) {
       oldest_credit -= std::min(oldest_credit, cost - cost / FairQueue::kOldestShare);
     }
-    rings[run.priority].end(run.client, cost - run.charged, took ? std::optional(cost) : std::nullopt);
+    const Item& item = over.run.item;
+    rings[item.priority].end(item.client, cost - over.charged, took ? std::optional(cost) : std::nullopt);
   }
 
   void remove(const Item& item) {
@@ -196,7 +202,8 @@ void FairQueue::push(const Item& item) {
   Kind& kind = *kinds_[item.for_several_gpus];
   const auto client = kind.clients.try_emplace(item.client).first;
   client->second.insert(Key(-item.priority, item.seq));
-  const bool is_new = kind.by_seq.emplace(item.seq, Kind::Entry{&client->first, item.priority, item.submitted}).second;
+  const Kind::Entry entry{&client->first, item.priority, item.submitted, item.queued};
+  const bool is_new = kind.by_seq.emplace(item.seq, entry).second;
   KCORAL_CHECK(is_new);
   kind.rings[item.priority].queue(item.client);
 }
@@ -212,27 +219,24 @@ std::optional<FairQueue::Item> FairQueue::next(bool for_several_gpus) const {
   const MutexLock lock(mutex_);
   const Kind& kind = *kinds_[for_several_gpus];
   if (kind.by_seq.empty()) return std::nullopt;
-  if (kind.is_oldest_due()) {
-    const auto& [seq, entry] = *kind.by_seq.begin();
-    return Item{seq, *entry.client, entry.priority, for_several_gpus, entry.submitted};
-  }
+  if (kind.is_oldest_due()) return kind.item_of(kind.by_seq.begin(), for_several_gpus);
   const auto ring =
       std::find_if(kind.rings.begin(), kind.rings.end(), [](const auto& each) { return !each.second.is_empty(); });
   const std::string& client = ring->second.first_client();
   const ClientItems& items = kind.clients.at(client);
   const auto first = items.lower_bound(Key(-ring->first, std::numeric_limits<int64_t>::min()));
-  return Item{first->second, client, ring->first, for_several_gpus, kind.by_seq.at(first->second).submitted};
+  return kind.item_of(kind.by_seq.find(first->second), for_several_gpus);
 }
 
-void FairQueue::start(const Uuid& request_id, const Item& item) {
+void FairQueue::start(const Uuid& request_id, const Item& item, SteadyTime now) {
   const MutexLock lock(mutex_);
   Kind& kind = *kinds_[item.for_several_gpus];
   Ring& ring = kind.rings[item.priority];
-  const Kind::Started run{item.client, item.priority, ring.estimate_for(item.client), kind.turn_of(item.seq)};
+  const Kind::Started started{{item, now}, ring.estimate_for(item.client), kind.turn_of(item.seq)};
   kind.remove(item);
-  ring.begin(item.client, run.charged);
-  kind.give_out(run.charged, run.turn);
-  const bool is_new = kind.started.emplace(request_id, run).second;
+  ring.begin(item.client, started.charged);
+  kind.give_out(started.charged, started.turn);
+  const bool is_new = kind.started.emplace(request_id, started).second;
   KCORAL_CHECK(is_new);
 }
 
@@ -254,6 +258,15 @@ void FairQueue::ended(const Uuid& request_id, std::chrono::microseconds took) {
     if (started.empty()) continue;
     kind->end(started.mapped(), took > Microseconds(0) ? std::optional(took) : std::nullopt);
   }
+}
+
+std::optional<FairQueue::Run> FairQueue::run_of(const Uuid& request_id) const {
+  const MutexLock lock(mutex_);
+  for (const auto& kind : kinds_) {
+    const auto started = kind->started.find(request_id);
+    if (started != kind->started.end()) return started->second.run;
+  }
+  return std::nullopt;
 }
 
 size_t FairQueue::size() const {

@@ -46,6 +46,12 @@ class FairQueue {
     int priority = 0;
     bool for_several_gpus = false;
     SteadyTime submitted{};
+    SteadyTime queued{};  // for the first time, or again after a run that was lost
+  };
+  /// What was started.
+  struct Run {
+    Item item;
+    SteadyTime begun{};
   };
 
   FairQueue();
@@ -59,11 +65,13 @@ class FairQueue {
   /// Who is next; nullopt if none of that kind is queued.
   std::optional<Item> next(bool for_several_gpus) const;
   /// It starts: the queue moves on, and its client is charged an estimate. Requires: it is what `next` said.
-  void start(const Uuid& request_id, const Item& item);
+  void start(const Uuid& request_id, const Item& item, SteadyTime now);
   /// As if it had not been started. Requires: it was, and has not ended.
   void undo_start(const Uuid& request_id, const Item& item);
   /// Its run is over and took so long; 0 if it never began. Nothing happens if it was not started.
   void ended(const Uuid& request_id, std::chrono::microseconds took);
+  /// nullopt if it was not started, or has ended.
+  std::optional<Run> run_of(const Uuid& request_id) const;
 
   size_t size() const;
   size_t size_of(const std::string& client) const;

@@ -134,6 +134,9 @@ Result<std::unique_ptr<Reader>> Reader::open(const std::string& path) {
        " (SELECT 1 FROM outbox WHERE outbox.request_id = requests.request_id) ORDER BY submitted_us, seq LIMIT ?"},
       {&reader->kept_longest_,
        "SELECT seq, kept_bytes FROM requests WHERE kept_bytes > 0 ORDER BY finished_us, seq LIMIT ?"},
+      {&reader->kept_ahead_,
+       "SELECT seq, kept_bytes FROM requests WHERE kept_bytes > 0 AND finished_us > ? ORDER BY finished_us, seq"
+       " LIMIT ?"},
       {&reader->doomed_, "SELECT id, request_id, answer_id, with_audit FROM doomed ORDER BY id LIMIT ?"},
       {&reader->unfinished_,
        "SELECT request_id, attempt, state, gpu_count FROM requests WHERE state = 0 UNION ALL"
@@ -251,10 +254,11 @@ Result<std::vector<int64_t>> Reader::ended_before(WallTime time, int count_max) 
                            [](const Cursor& row) { return row.integer(0); });
 }
 
-Result<std::vector<std::pair<int64_t, uint64_t>>> Reader::kept_longest(int count_max) {
-  return all_rows<std::pair<int64_t, uint64_t>>(kept_longest_.query(count_max), [](const Cursor& row) {
-    return std::pair(row.integer(0), static_cast<uint64_t>(row.integer(1)));
-  });
+Result<std::vector<Reader::Kept>> Reader::kept_longest(WallTime now, int count_max) {
+  const auto make = [](const Cursor& row) { return Kept(row.integer(0), static_cast<uint64_t>(row.integer(1))); };
+  auto ahead = all_rows<Kept>(kept_ahead_.query(now.time_since_epoch().count(), count_max), make);
+  if (!ahead || !ahead->empty()) return ahead;
+  return all_rows<Kept>(kept_longest_.query(count_max), make);
 }
 
 Result<std::vector<Reader::Doomed>> Reader::doomed(int count_max) {

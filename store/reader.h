@@ -74,8 +74,10 @@ class Reader {
   /// Requests that have ended and were submitted before `time`, the oldest first, without those whose audit is still to
   /// be copied.
   Result<std::vector<int64_t>> ended_before(WallTime time, int count_max);
-  /// Answers in the order in which they came, with their sizes.
-  Result<std::vector<std::pair<int64_t, uint64_t>>> kept_longest(int count_max);
+  using Kept = std::pair<int64_t, uint64_t>;  // a row whose answer is kept, and its size
+  /// In the order in which they came, as far as their stamps tell. Those that are stamped later than `now` were made
+  /// before the clock was set back, and are all there is if there are any: what comes now is not to go before them.
+  Result<std::vector<Kept>> kept_longest(WallTime now, int count_max);
   struct Doomed {
     int64_t id = 0;
     Uuid request_id;
@@ -108,6 +110,7 @@ class Reader {
   Statement outbox_of_;
   Statement ended_before_;
   Statement kept_longest_;
+  Statement kept_ahead_;
   Statement doomed_;
   Statement unfinished_;
 };

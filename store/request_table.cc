@@ -63,7 +63,7 @@ Status RequestTable::prepare() {
   const std::pair<Statement*, const char*> statements[] = {
       {&find_,
        "SELECT seq, state, attempt, max_attempts, audit_next, audit_us, client, priority, gpu_count > 1, synchronous,"
-       " cancel_requested, submitted_us, started_us FROM requests WHERE request_id = ?"},
+       " cancel_requested, submitted_us, queued_us FROM requests WHERE request_id = ?"},
       {&find_existing_, "SELECT owner, program_sha256, synchronous FROM requests WHERE request_id = ?"},
       {&insert_,
        "INSERT INTO requests (request_id, owner, client, peer, state, priority, synchronous, labels, timeout_ms,"
@@ -74,8 +74,8 @@ Status RequestTable::prepare() {
       {&insert_label_, "INSERT INTO request_labels (name, value, submitted_us, seq) VALUES (?, ?, ?, ?)"},
       {&detach_, "UPDATE requests SET synchronous = 0 WHERE request_id = ?"},
       {&find_queued_,
-       "SELECT request_id, attempt, gpu_count, timeout_ms, output_limit_bytes, queued_us, program_bytes, audit_next,"
-       " audit_us, state FROM requests WHERE seq = ?"},
+       "SELECT request_id, attempt, gpu_count, timeout_ms, output_limit_bytes, program_bytes, audit_next, audit_us,"
+       " state FROM requests WHERE seq = ?"},
       {&assign_,
        "UPDATE requests SET state = 1, attempt = ?, executor = ?, started_us = ?, audit_next = ?, audit_us = ?"
        " WHERE seq = ?"},
@@ -107,8 +107,8 @@ Status RequestTable::prepare() {
 
 Status RequestTable::fill_queue() {
   auto queued = database_.prepare(
-      "SELECT seq, client, priority, gpu_count > 1, submitted_us FROM requests WHERE state = 0 ORDER BY submitted_us, "
-      "seq");
+      "SELECT seq, client, priority, gpu_count > 1, submitted_us, queued_us FROM requests WHERE state = 0"
+      " ORDER BY submitted_us, seq");
   if (!queued) return fail(queued.error());
   Cursor cursor = queued->query();
   for (;;) {
@@ -116,7 +116,7 @@ Status RequestTable::fill_queue() {
     if (!found) return fail(found.error());
     if (!*found) return {};
     queue_.push({cursor.integer(0), std::string(cursor.text(1)), static_cast<int>(cursor.integer(2)),
-                 cursor.integer(3) != 0, steady_time_of(cursor.integer(4))});
+                 cursor.integer(3) != 0, steady_time_of(cursor.integer(4)), steady_time_of(cursor.integer(5))});
   }
 }
 
@@ -147,11 +147,14 @@ Result<RequestTable::Row> RequestTable::load(const Uuid& request_id) {
   row.attempt = static_cast<int>(cursor.integer(2));
   row.max_attempts = static_cast<int>(cursor.integer(3));
   row.audit = {.next_seq = static_cast<uint64_t>(cursor.integer(4)), .last_us = cursor.integer(5)};
-  row.item = {row.seq, std::string(cursor.text(6)), static_cast<int>(cursor.integer(7)), cursor.integer(8) != 0,
-              steady_time_of(cursor.integer(11))};
+  row.item = {row.seq,
+              std::string(cursor.text(6)),
+              static_cast<int>(cursor.integer(7)),
+              cursor.integer(8) != 0,
+              steady_time_of(cursor.integer(11)),
+              steady_time_of(cursor.integer(12))};
   row.synchronous = cursor.integer(9) != 0;
   row.cancel_requested = cursor.integer(10) != 0;
-  row.started_us = cursor.integer(12);
   return row;
 }
 
@@ -241,7 +244,7 @@ Result<FairQueue::Item> RequestTable::insert(const Submission& submission, const
     inserted = insert_label_.execute(name, value, microseconds(now), seq);
     if (!inserted) return fail(inserted.error());
   }
-  FairQueue::Item item{seq, submission.client, options.priority, options.gpu_count > 1, clock_.now()};
+  FairQueue::Item item{seq, submission.client, options.priority, options.gpu_count > 1, clock_.now(), clock_.now()};
   push(item);
   return item;
 }
@@ -258,25 +261,24 @@ Result<std::optional<RequestTable::Claimed>> RequestTable::claim_next(const Exec
     Cursor cursor = find_queued_.query(item->seq);
     auto found = cursor.next();
     if (!found) return fail(found.error());
-    KCORAL_CHECK(*found && static_cast<State>(cursor.integer(9)) == State::kQueued);
+    KCORAL_CHECK(*found && static_cast<State>(cursor.integer(8)) == State::kQueued);
     claimed.seq = item->seq;
     claimed.claim.fence = {cursor.uuid(0), static_cast<int>(cursor.integer(1)) + 1};
     claimed.claim.gpu_count = static_cast<int>(cursor.integer(2));
     claimed.claim.timeout = std::chrono::milliseconds(cursor.integer(3));
     claimed.claim.output_limit_bytes = static_cast<uint64_t>(cursor.integer(4));
-    // The wall clock is all that survives a restart; set back, it must not make the wait negative.
-    claimed.claim.queued = std::chrono::microseconds(std::max<int64_t>(0, microseconds(now) - cursor.integer(5)));
-    claimed.program_bytes = static_cast<uint64_t>(cursor.integer(6));
-    audit = {.next_seq = static_cast<uint64_t>(cursor.integer(7)), .last_us = cursor.integer(8)};
+    claimed.claim.queued = std::chrono::duration_cast<std::chrono::microseconds>(clock_.now() - item->queued);
+    claimed.program_bytes = static_cast<uint64_t>(cursor.integer(5));
+    audit = {.next_seq = static_cast<uint64_t>(cursor.integer(6)), .last_us = cursor.integer(7)};
     claimed.claim.priority = item->priority;
   }
   const Fence& fence = claimed.claim.fence;
   const AuditRecord record{now, audit_events::assigned(executor, fence.attempt)};
   if (auto appended = outbox_.append(fence.request_id, audit, {&record, 1}); !appended) return fail(appended.error());
   auto assigned =
-      assign_.execute(fence.attempt, executor.name, microseconds(now), audit.next_seq, audit.last_us, claimed.seq);
+      assign_.execute(fence.attempt, executor.name, audit.last_us, audit.next_seq, audit.last_us, claimed.seq);
   if (!assigned) return fail(assigned.error());
-  queue_.start(fence.request_id, *item);
+  queue_.start(fence.request_id, *item, clock_.now());
   undo_log_.add([this, id = fence.request_id, item = *item] { queue_.undo_start(id, item); });
   return std::optional<Claimed>(std::move(claimed));
 }
@@ -304,6 +306,7 @@ Result<RequestTable::GivenUp> RequestTable::unclaim(const Fence& fence, const st
   if (auto recorded = record(*row, {{now, audit_events::requeued(reason)}}); !recorded) return fail(recorded.error());
   auto moved = unassign_.execute(row->audit.next_seq, row->audit.last_us, row->seq);
   if (!moved) return fail(moved.error());
+  if (const auto run = queue_.run_of(fence.request_id)) row->item = run->item;
   queue_.ended(fence.request_id, std::chrono::microseconds(0));
   push(row->item);
   return GivenUp::kQueued;
@@ -324,9 +327,15 @@ Result<RequestTable::GivenUp> RequestTable::requeue(const Fence& fence, const st
   if (row->attempt >= row->max_attempts) return GivenUp::kNoAttemptLeft;
   records.push_back({now, audit_events::requeued(reason)});
   if (auto recorded = record(*row, records); !recorded) return fail(recorded.error());
-  auto moved = requeue_.execute(microseconds(now), row->audit.next_seq, row->audit.last_us, row->seq);
+  auto moved = requeue_.execute(row->audit.last_us, row->audit.next_seq, row->audit.last_us, row->seq);
   if (!moved) return fail(moved.error());
-  queue_.ended(fence.request_id, std::chrono::microseconds(microseconds(now) - row->started_us));
+  // The queue does not know what an earlier server had started.
+  if (const auto run = queue_.run_of(fence.request_id)) {
+    row->item = run->item;
+    const auto took = std::chrono::duration_cast<std::chrono::microseconds>(clock_.now() - run->begun);
+    queue_.ended(fence.request_id, took);
+  }
+  row->item.queued = clock_.now();
   push(row->item);
   return GivenUp::kQueued;
 }
@@ -398,7 +407,7 @@ Status RequestTable::finish_row(Row& row, const RunNotes& notes, Ended& ended, W
   }
   const schema::OutcomeTimes& times = completion.times;
   auto finished = finish_.execute(static_cast<int>(completion.state), notes.pid, json_of(notes.gpu_ids),
-                                  microseconds(now), completion.error_kind, completion.error_message, times.queue_ms,
+                                  row.audit.last_us, completion.error_kind, completion.error_message, times.queue_ms,
                                   times.elapsed_ms, times.lease_wait_ms, times.lease_held_ms,
                                   completion.results_summary, small != nullptr ? 0 : std::get<ContentId>(ended.answer),
                                   kept_bytes(ended), row.audit.next_seq, row.audit.last_us, row.seq);

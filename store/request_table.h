@@ -1,8 +1,9 @@
 // The rows of requests and every change that may happen to one, each with its audit records in the same transaction.
 //
 // It promises: a change that the state machine forbids, or that comes from an attempt other than the row's own, is
-// kConflict and changes nothing; the FairQueue has exactly the rows that are queued. Belongs to the writer's thread;
-// each function runs inside a transaction and is undone with it.
+// kConflict and changes nothing; the FairQueue has exactly the rows that are queued; the times of a row are those of
+// its audit records, which never run backwards; how long something took is the steady clock's word, whatever steps the
+// wall clock makes. Belongs to the writer's thread; each function runs inside a transaction and is undone with it.
 #pragma once
 
 #include <chrono>
@@ -114,7 +115,6 @@ class RequestTable {
     FairQueue::Item item;
     bool synchronous = true;
     bool cancel_requested = false;
-    int64_t started_us = 0;
   };
 
   RequestTable(Database& database, Outbox& outbox, FairQueue& queue, UndoLog& undo_log, const QueueBounds& bounds,

@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <future>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -15,6 +16,8 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kInterval = 60s;  // between two looks at what has become too old
+constexpr auto kAhead = 60s;     // of now: a stamp beyond that is of another clock; NTP moves it by less
+constexpr int kCatchUp = 2;      // how fast ages grow at most, where the wall clock has gone ahead
 
 }  // namespace
 
@@ -124,7 +127,14 @@ Result<std::vector<int64_t>> Retention::due_requests() {
   if (!bounds_.history) return std::vector<int64_t>();
   auto reader = readers_.lease();
   if (!reader) return fail(reader.error());
-  return (*reader)->ended_before(clock_.wall_now() - *bounds_.history, kStepRows);
+  return (*reader)->ended_before(age_now() - *bounds_.history, kStepRows);
+}
+
+WallTime Retention::age_now() {
+  const SteadyTime now = clock_.now();
+  const auto passed = std::chrono::duration_cast<std::chrono::microseconds>(now - std::exchange(looked_at_, now));
+  age_now_ = std::min(clock_.wall_now(), age_now_ + kCatchUp * passed);
+  return age_now_;
 }
 
 /// The oldest, until the rest fits.
@@ -133,7 +143,7 @@ Result<std::vector<int64_t>> Retention::due_answers() {
   if (!is_over_capacity()) return due;
   auto reader = readers_.lease();
   if (!reader) return fail(reader.error());
-  auto kept = (*reader)->kept_longest(kStepRows);
+  auto kept = (*reader)->kept_longest(clock_.wall_now() + kAhead, kStepRows);
   if (!kept) return fail(kept.error());
   uint64_t excess = kept_bytes_ - *bounds_.artifact_bytes_max;
   for (const auto& [seq, bytes] : *kept) {

@@ -5,6 +5,10 @@
 // it meanwhile is told that it is gone; the writer is never held for longer than a step of kStepRows rows, and others
 // have their turn between two steps; what a crash leaves half removed is removed at the next start.
 //
+// A step of the wall clock forth, which may be a mistake, ages nothing at once: ages grow at most twice as fast as time
+// passes, so that whoever sees a wrong date has about as long to put it right as it is wrong by. A start takes the wall
+// clock at its word, for which it has no other.
+//
 // Theory of operation. A row stops referring to content in one transaction, which writes down what is left to remove
 // (table `doomed`); the content goes after that commit, and then the note. The capacity counts what answers contain, as
 // their rows say: what RocksDB needs besides, and when compaction gives room back, is its own affair.
@@ -58,12 +62,19 @@ class Retention {
 
  private:
   Retention(const RetentionBounds& bounds, Readers& readers, Content& content, Clock& clock)
-      : bounds_(bounds), readers_(readers), content_(content), clock_(clock) {}
+      : bounds_(bounds),
+        readers_(readers),
+        content_(content),
+        clock_(clock),
+        age_now_(clock.wall_now()),
+        looked_at_(clock.now()) {}
   Status prepare(Database& database);
   void run();
   /// Whether there may be more to do.
   Result<bool> step();
   Result<std::vector<int64_t>> due_answers();
+  /// Now, as far as ages are concerned.
+  WallTime age_now();
   Result<std::vector<int64_t>> due_requests();
   bool is_over_capacity() const { return bounds_.artifact_bytes_max && kept_bytes_ > *bounds_.artifact_bytes_max; }
   Status commit(std::function<Result<uint64_t>()> change);
@@ -94,6 +105,8 @@ class Retention {
   Statement undoom_;
 
   Mutex pruning_mutex_;  // one at a time
+  WallTime age_now_;     // its last look
+  SteadyTime looked_at_;
   Mutex mutex_;
   ConditionVariable wakeup_;
   bool awake_ KCORAL_GUARDED_BY(mutex_) = true;  // at first there may be leftovers

@@ -12,8 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException
 from typing import Callable
 
-from harness import Program
-from runs import SOURCE
+from runs import noting_program
 from told import Sent, Told
 
 CHUNKS_BYTES = 2 << 20  # written in several batches
@@ -65,11 +64,16 @@ class Crowd:
         if seconds is None:
             seconds = draw.choice((0, 0, 0.02, 0.1, 0.3))
         attempts = draw.choice((None, 1, 2, 3))
-        program = Program(options={"max_attempts": attempts} if attempts else None)
-        data = program.add("upload", kind="bytes", id="data", blob=program.blob(content))
         id = str(uuid.UUID(int=draw.getrandbits(128), version=4))
-        arguments = [id, str(self.log), seconds, answer_bytes, draw.random() < 0.1, data]
-        program.give("value", program.call(program.module(SOURCE), "main", arguments))
+        program = noting_program(
+            id,
+            self.log,
+            seconds=seconds,
+            answer_bytes=answer_bytes,
+            fails=draw.random() < 0.1,
+            content=content,
+            **({"max_attempts": attempts} if attempts else {}),
+        )
         return self.told.remember(Sent(id, self.number, program, len(content), synchronous))
 
     def _executes(self, draw: random.Random) -> None:

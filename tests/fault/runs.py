@@ -2,28 +2,44 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
+import tempfile
 import threading
 import uuid
 from collections import defaultdict
-from typing import NamedTuple
+from typing import Iterator, NamedTuple
 
-from harness import PATIENCE_S
+from harness import PATIENCE_S, Program
 
-# One that runs says so, sleeps, and raises or returns its token with as many bytes as it is to.
+# One that runs says so, prints, sleeps, waits for a file to be there, and raises or returns its token with as many
+# bytes as it is to.
 SOURCE = """
 import os, time
-def main(id, log, seconds, answer_bytes, fails, data):
+def main(id, log, seconds, gate, printed_bytes, answer_bytes, fails, data):
     token = os.urandom(8).hex()
     fd = os.open(log, os.O_WRONLY)
     os.write(fd, f"{id} {token} {time.monotonic_ns()}\\n".encode())
     os.close(fd)
-    print(token)
+    print(token + "." * printed_bytes, flush=True)
     time.sleep(seconds)
+    while gate and not os.path.exists(gate): time.sleep(0.01)
     if fails: raise ValueError(token)
     return [token, len(data), token.encode() * (answer_bytes // 16)]
 """
+
+
+def noting_program(
+    id: str, log: pathlib.Path, *, seconds: float = 0, gate: pathlib.Path | None = None, printed_bytes: int = 0,
+    answer_bytes: int = 0, fails: bool = False, content: bytes = b"", **options: object,
+) -> Program:  # fmt: skip
+    """One that says in `log` that it runs as `id`."""
+    program = Program(options=options or None)
+    data = program.add("upload", kind="bytes", id="data", blob=program.blob(content))
+    arguments = [id, str(log), seconds, gate and str(gate), printed_bytes, answer_bytes, fails, data]
+    program.give("value", program.call(program.module(SOURCE), "main", arguments))
+    return program
 
 
 class Run(NamedTuple):
@@ -72,3 +88,15 @@ class Runs:
         os.write(self._fd, b"end\n")
         self._thread.join()
         os.close(self._fd)
+
+
+@contextlib.contextmanager
+def noted_runs() -> Iterator[Runs]:
+    """In a directory of its own, which a server is to `--expose`: not below /tmp, of which each program has its own."""
+    with tempfile.TemporaryDirectory(prefix="kcoral-runs-", dir="/var/tmp") as directory:
+        os.chmod(directory, 0o755)
+        runs = Runs(pathlib.Path(directory))
+        try:
+            yield runs
+        finally:
+            runs.close()

@@ -35,11 +35,12 @@ from typing import Iterator, NamedTuple
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "system"))
 
+from accounts import expect_end, expect_sound_runs  # noqa: E402
 from crowd import Crowd  # noqa: E402
-from harness import KCORAL, PATIENCE_S, Reply, Server, executors_of, wait_until  # noqa: E402
-from rows import Row, State, rows_in, rows_left_by  # noqa: E402
+from harness import KCORAL, PATIENCE_S, Server, executors_of, wait_until  # noqa: E402
+from rows import Row, rows_in, rows_left_by  # noqa: E402
 from runs import Run, Runs  # noqa: E402
-from told import Sent, Told, promise  # noqa: E402
+from told import Told, promise  # noqa: E402
 
 WORKERS = 3
 ROUNDS_OF_A_DIRECTORY = 100  # history accumulates, and the disk has its bounds
@@ -218,7 +219,7 @@ class Trial:
             promise(sent.answer is None or (row and row.state.is_terminal), f"{sent.id}: answered, and {row}")
             promise(sent.ended in (None, row and row.state), f"{sent.id}: ended as {sent.ended!r}, and {row}")
             if row:
-                self._expect_sound_runs(sent, row, runs.get(sent.id, []))
+                expect_sound_runs(sent, row, runs.get(sent.id, []))
         return rows
 
     def _expect_ended_unchanged(self, rows: dict[str, Row]) -> None:
@@ -227,15 +228,6 @@ class Trial:
             if now and id in self.told.prunable and now.answer_id is None:
                 now = now._replace(answer_id=before.answer_id)
             promise(now == before, f"{id}: had ended as {before}, and is {now}")
-
-    def _expect_sound_runs(self, sent: Sent, row: Row, runs: list[Run]) -> None:
-        promise(row.max_attempts == sent.max_attempts, f"{sent.id}: {row}")
-        promise(len(runs) <= row.attempt <= row.max_attempts, f"{sent.id}: {runs} ran, and {row}")
-        promise(len({run.token for run in runs}) == len(runs), f"{sent.id}: {runs}")
-        if sent.cancelled_ns:
-            promise(row.state == State.CANCELLED, f"{sent.id}: cancelled, and {row}")
-            late = [run for run in runs if run.at_ns > sent.cancelled_ns]
-            promise(not late, f"{sent.id}: ran after it was cancelled: {late}")
 
     def _restart_and_look(self, plan: Plan, left: dict[str, Row]) -> dict[str, Row]:
         self.told.server = self._new_server(None)
@@ -252,7 +244,7 @@ class Trial:
         old = plan.draw.sample(sorted(self.ended), min(OLD_ONES, len(self.ended)))
         runs = self.runs.all()
         for id in fresh + old:
-            self._expect_end(self.told.sent[id], rows[id], runs.get(id, []))
+            expect_end(self.told, self.told.sent[id], rows[id], runs.get(id, []))
         for id in self.ended:
             promise(runs.get(id) == self._ended_runs.get(id), f"{id}: ran after it had ended")
         self.ended, self._ended_runs = rows, runs
@@ -266,7 +258,7 @@ class Trial:
         self.server.start()
         runs = self.runs.all()
         for id, row in self._rows_if_all_ended().items():
-            self._expect_end(self.told.sent[id], row, runs.get(id, []))
+            expect_end(self.told, self.told.sent[id], row, runs.get(id, []))
         promise(runs == self._ended_runs, "what had ended ran again")
         promise(self.server.stop() == 0, "the server did not end in order")
         self._read_log(None)
@@ -284,51 +276,6 @@ class Trial:
         for state in ("queued", "assigned", "running"):
             page = json.loads(self.server.request("GET", f"/requests?state={state}").body)
             promise(page["requests"] == [], f"/requests?state={state}: {page}")
-
-    def _expect_end(self, sent: Sent, row: Row, runs: list[Run]) -> None:
-        self._expect_sound_runs(sent, row, runs)
-        document = self.told.ask(sent, "GET").json()
-        promise(self.told.note_status(sent, document, sent.ended) == row.state, f"{sent.id}: {row}, and {document}")
-        promise(document["attempt"] == row.attempt, f"{sent.id}: {row}, and {document}")
-        reply = self.told.ask(sent, "GET", "/result")
-        self.told.note_answer(sent, reply)
-        sent.was_pruned = reply.status == 410
-        if not sent.was_pruned:
-            self._expect_outcome(sent, row, runs, replace(reply, headers={**reply.headers, "x-request-id": sent.id}))
-        self._expect_audit(sent, row)
-
-    def _expect_outcome(self, sent: Sent, row: Row, runs: list[Run], reply: Reply) -> None:
-        """The answer is that of the run which the log has last."""
-        if row.state == State.CANCELLED:
-            reply.error(409, "cancelled")
-        elif row.state == State.INTERRUPTED:
-            reply.error(500, "engine")
-            promise(row.attempt == row.max_attempts, f"{sent.id}: interrupted with attempts left: {row}")
-        elif row.state == State.FAILED:
-            promise(reply.result().error["message"] == runs[-1].token, f"{sent.id}: {reply.body[:1000]!r} of {runs}")
-        else:
-            promise(row.state == State.COMPLETED, f"{sent.id}: {row}")
-            token, data_bytes, _ = reply.result().value()
-            is_its = (token, data_bytes) == (runs[-1].token, sent.data_bytes)
-            promise(is_its, f"{sent.id}: {reply.body[:1000]!r} of {runs}")
-
-    def _expect_audit(self, sent: Sent, row: Row) -> None:
-        records = self.told.ask(sent, "GET", "/audit").json()["records"]
-        events = [record["event"] for record in records]
-        story = f"{sent.id}: {row}, and its audit: {json.dumps(records)}"
-        promise([record["seq"] for record in records] == list(range(len(records))), story)
-        promise(events[0] == "admitted" and events.count("admitted") == 1 and events.count("finished") == 1, story)
-        finished = records[events.index("finished")]
-        promise(finished["state"] == row.state.name.lower(), story)
-        promise(set(events[events.index("finished") + 1 :]) <= {"lease_released", "process_exited"}, story)
-        attempt = 0
-        for record in records:
-            if record["event"] == "assigned":
-                attempt += 1
-                promise(record["attempt"] == attempt, story)
-            elif record["event"] == "requeued" and "before it was told" in record["reason"]:
-                attempt -= 1  # nobody was told of it: it is not used up
-        promise(attempt == row.attempt, story)
 
 
 def passes_of(point: str | None) -> tuple[int, ...]:

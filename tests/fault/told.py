@@ -111,7 +111,9 @@ class Told:
                 return self.note_answer(sent, self.ask(sent, "GET", "/result"))
 
     def cancel(self, sent: Sent) -> None:
-        reply = self.ask(sent, "DELETE")
+        self.note_cancel(sent, self.ask(sent, "DELETE"))
+
+    def note_cancel(self, sent: Sent, reply: Reply) -> None:
         if reply.status == 200:
             sent.cancelled_ns = time.monotonic_ns()
             state = self.note_status(sent, reply.json(), None)

@@ -32,7 +32,7 @@ class FairQueueTest : public testing::Test {
   Item serve(std::chrono::microseconds took = 1ms, bool for_several_gpus = false) {
     const Item item = queue_.next(for_several_gpus).value();
     const Uuid id = Uuid::random();
-    queue_.start(id, item);
+    queue_.start(id, item, {});
     queue_.ended(id, took);
     return item;
   }
@@ -62,7 +62,7 @@ TEST_F(FairQueueTest, KnowsSinceWhenTheOldestOfBothKindsIsThere) {
   EXPECT_EQ(queue_.oldest_submitted(), SteadyTime(5s));
   const Uuid id = Uuid::random();
   const Item started = queue_.next(false).value();
-  queue_.start(id, started);
+  queue_.start(id, started, {});
   EXPECT_EQ(queue_.oldest_submitted(), SteadyTime(7s));
   queue_.undo_start(id, started);
   EXPECT_EQ(queue_.oldest_submitted(), SteadyTime(5s)) << "it knows its time again";
@@ -107,7 +107,7 @@ std::map<std::string, std::chrono::microseconds> shares_of(
     }
     const FairQueue::Item item = queue.next(false).value();
     running.emplace_back(Uuid::random(), item.client);
-    queue.start(running.back().first, item);
+    queue.start(running.back().first, item, {});
     got[item.client] += took[item.client];
     queue.push({++seq, item.client, 0, false});
   }
@@ -166,7 +166,7 @@ TEST_F(FairQueueTest, AWrongEstimateIsPutRight) {
   int64_t seq = 0;
   const auto start = [&other](const Uuid& id) {
     const Item item = other.next(false).value();
-    other.start(id, item);
+    other.start(id, item, {});
     return item;
   };
   for (int i = 0; i < 10; ++i) other.push({++seq, "a", 0, false});
@@ -200,7 +200,7 @@ TEST_F(FairQueueTest, NobodyStarves) {
         queue.push({++seq, "client-" + std::to_string(seq), 100, false});
         const FairQueue::Item item = queue.next(false).value();
         const Uuid id = Uuid::random();
-        queue.start(id, item);
+        queue.start(id, item, {});
         queue.ended(id, took);
         served = item.seq;
         if (served < starving) of_older += took;
@@ -235,7 +235,7 @@ TEST_F(FairQueueTest, AStartThatIsUndoneNeverHappened) {
   for (int i = 0; i < 5; ++i) {
     const Item item = queue_.next(false).value();
     const Uuid id = Uuid::random();
-    queue_.start(id, item);
+    queue_.start(id, item, {});
     EXPECT_EQ(queue_.size(), 5u);
     queue_.undo_start(id, item);
     EXPECT_EQ(queue_.size(), 6u);
@@ -261,7 +261,7 @@ TEST_F(FairQueueTest, RandomUseLosesAndDoublesNothing) {
       if (!next) continue;
       ASSERT_TRUE(queued.erase(next->seq) == 1) << next->seq;
       const Uuid id = Uuid::random();
-      queue_.start(id, *next);
+      queue_.start(id, *next, {});
       running[id] = *next;
     } else if (what < 9 && !running.empty()) {
       const auto run = std::next(running.begin(), draw(static_cast<int>(running.size())));
@@ -281,11 +281,11 @@ TEST_F(FairQueueTest, RandomUseLosesAndDoublesNothing) {
   }
   while (const auto next = queue_.next(false)) {
     ASSERT_EQ(queued.erase(next->seq), 1u);
-    queue_.start(Uuid::random(), *next);
+    queue_.start(Uuid::random(), *next, {});
   }
   while (const auto next = queue_.next(true)) {
     ASSERT_EQ(queued.erase(next->seq), 1u);
-    queue_.start(Uuid::random(), *next);
+    queue_.start(Uuid::random(), *next, {});
   }
   EXPECT_TRUE(queued.empty());
 }
