@@ -151,6 +151,10 @@ Status Content::read_artifact(ContentId id, uint64_t size_bytes, const std::func
 }
 
 Status Content::drop_artifact(const Uuid& request_id, ContentId id) {
+  // Whoever repeats a removal that a crash interrupted may find that the id names another content by now.
+  auto named = artifact_header(request_id, id);
+  if (!named) return fail(named.error());
+  if (!*named) return {};
   rocksdb::WriteBatch batch;
   batch.Delete(engine_->family(kArtifacts), artifact_key(request_id, id));
   return engine_->forget_named(batch, id, "removing an answer");
