@@ -37,11 +37,13 @@ inline constexpr std::string_view kFailpoints[] = {
     "content.name.written",       "audit.copy.stored",           "audit.copy.synced",
     "audit.removal.applied",      "audit.removal.committed",     "retention.rows.applied",
     "retention.rows.committed",   "retention.content.dropped",   "retention.content.synced",
-    "recovery.start.opened",      "recovery.content.swept",      "recovery.answers.swept",
-    "recovery.runs.abandoned",    "recovery.audit.copied",       "scheduler.run.starting",
-    "scheduler.run.sent",         "scheduler.outcome.received",  "scheduler.loss.noticed",
-    "executor.run.received",      "executor.run.started",        "executor.outcome.made",
-    "executor.outcome.half_sent", "executor.outcome.sent",
+    "backup.snapshot.taken",      "backup.content.held",         "backup.database.copied",
+    "backup.content.copied",      "backup.directory.placed",     "recovery.start.opened",
+    "recovery.content.swept",     "recovery.answers.swept",      "recovery.runs.abandoned",
+    "recovery.audit.copied",      "scheduler.run.starting",      "scheduler.run.sent",
+    "scheduler.outcome.received", "scheduler.loss.noticed",      "executor.run.received",
+    "executor.run.started",       "executor.outcome.made",       "executor.outcome.half_sent",
+    "executor.outcome.sent",
 };
 
 class Failpoint {

@@ -146,4 +146,11 @@ inline constexpr uint64_t kAnswerInRowBytesMax = 16 * kKiB;
 // then it fails, for it may need more than this server will ever have, and others wait behind it.
 inline constexpr int kPutBacksMax = 10;
 
+// --- backups ---
+// So much of a copy is written before the disk is waited for: a commit that syncs meanwhile waits for no more than
+// that.
+inline constexpr uint64_t kBackupSyncBytes = 8 * kMiB;
+inline constexpr size_t kControlLineBytesMax = 32 * kKiB;  // a path, each byte of which may take six as JSON
+inline constexpr auto kControlPatience = 5s;               // for the line of whoever connects to the control socket
+
 }  // namespace kcoral::limits

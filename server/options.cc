@@ -25,6 +25,15 @@ Examples:
 Stopping: SIGTERM or Ctrl-C takes no new programs (they get 503), finishes what runs within
 --shutdown-grace-seconds, keeps what is queued for the next start and exits with 0. A second signal ends it at once.)";
 
+constexpr char kBackupFooter[] = R"(
+The server goes on as before, and DIR is there only once it is whole. It is a data directory like the server's: start from
+it with `kcoral server --data-dir DIR`, on this machine or another, also beside the server that it is a backup of (with
+another --port). On the server's own disk it shares large files with it, and takes little room.
+
+Examples:
+  kcoral backup /backups/$(date +%F)
+  kcoral backup --data-dir /srv/kcoral /backups/before-the-upgrade)";
+
 std::string default_data_dir() {
   if (::geteuid() == 0) return "/var/lib/kcoral";
   if (const char* state = std::getenv("XDG_STATE_HOME"); state != nullptr && *state == '/') {
@@ -246,6 +255,20 @@ void add_limit_options(CLI::App& app, ServerOptions& options, RawOptions& raw) {
       ->group(group);
 }
 
+CLI::App* add_backup_command(CLI::App& app, BackupOptions& options) {
+  CLI::App* backup = app.add_subcommand("backup",
+                                        "Have a running server copy its data directory, as it is at one moment, while "
+                                        "it goes on");
+  backup->footer(kBackupFooter);
+  backup->add_option("--data-dir", options.data_dir, "The server's")->capture_default_str();
+  backup
+      ->add_option("DIR", options.directory,
+                   "Where to: nothing that exists, or an empty directory; on the server's machine, where its user may "
+                   "write")
+      ->required();
+  return backup;
+}
+
 /// Set anew for each program, whatever the operator says.
 bool is_managed(std::string_view name) {
   return name == "KCORAL_DIR" || name == "CUDA_VISIBLE_DEVICES" || name == "HOME" || name == "TMPDIR";
@@ -312,8 +335,15 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   add_limit_options(*server, command.server, raw);
   add_history_options(*server, raw);
   add_config_options(*server, raw);
+  BackupOptions backup_options;
+  backup_options.data_dir = default_data_dir();
+  const CLI::App* backup = add_backup_command(app, backup_options);
   try {
     app.parse(argc, argv);
+    if (backup->parsed()) {
+      command.backup = std::move(backup_options);
+      return command;
+    }
     if (!raw.config_path.empty()) read_config_file(*server, raw.config_path);
     settle(*server, command.server, raw);
     command.run_server = !raw.print_config;

@@ -1,4 +1,5 @@
-// The server's settings as an operator gives them: flags, the environment variables of contract section 11, and a file.
+// What a command line asks for, and the server's settings as an operator gives them: flags, the environment variables
+// of contract section 11, and a file.
 #pragma once
 
 #include <chrono>
@@ -50,10 +51,17 @@ struct ServerOptions {
   std::string log_level = "info";
 };
 
-/// What a command line asks for: to run the server, or only to print a text (help, version, settings) and exit.
+struct BackupOptions {
+  std::string data_dir;   // of the server that is to make it; never empty after parsing
+  std::string directory;  // which is to be made
+};
+
+/// What a command line asks for: to run the server, to have one make a backup, or only to print a text (help, version,
+/// settings) and exit.
 struct CommandLine {
   bool run_server = false;
   ServerOptions server;
+  std::optional<BackupOptions> backup;
   std::string text;  // help, version or a complaint; for standard output when exit_code is 0, else standard error
   int exit_code = 0;
 };

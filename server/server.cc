@@ -25,6 +25,7 @@
 #include "executor/sandbox/preflight.h"
 #include "gateway/gateway.h"
 #include "scheduler/scheduler.h"
+#include "server/backup_service.h"
 #include "server/device_choice.h"
 #include "server/identity.h"
 #include "server/old_executors.h"
@@ -74,6 +75,7 @@ class Server {
   Status start_parts(int signals);
   Status check_exposed_paths(const std::string& data_dir) const;
   void close();
+  void serve_backups();
   std::vector<std::unique_ptr<executor::Executor>> make_executors();
   executor::ExecutorConfig executor_config(size_t slot, uid_t uid) const;
   std::vector<int> device_ids() const;
@@ -108,6 +110,7 @@ class Server {
   std::unique_ptr<devices::Watch> watch_;
   std::unique_ptr<scheduler::Scheduler> scheduler_;
   std::unique_ptr<gateway::Gateway> gateway_;
+  std::unique_ptr<BackupService> backups_;  // null where it cannot be
 
   mutable Mutex health_mutex_;
   std::map<std::string, std::string> versions_ KCORAL_GUARDED_BY(health_mutex_);
@@ -133,6 +136,7 @@ Status Server::run(UniqueFd signals) {
 }
 
 void Server::close() {
+  backups_.reset();
   if (gateway_) {
     gateway_->release_waiting();
     gateway_->stop();
@@ -209,9 +213,19 @@ Status Server::start_parts(int signals) {
                               {[this] { return health(); }, [this] { return gpus(); }, [this] { return metrics(); }});
   if (!gateway) return fail(gateway.error());
   gateway_ = std::move(*gateway);
+  serve_backups();
   scheduler_->start({[this](const executor::ExecutorInfo& info) { on_ready(info); },
                      [this](Error error) { on_unable(std::move(error)); }});
   return {};
+}
+
+void Server::serve_backups() {
+  auto backups = BackupService::start(*store_, data_dir_);
+  if (backups) {
+    backups_ = std::move(*backups);
+  } else {
+    spdlog::warn("`kcoral backup` will not reach this server: {}", backups.error().message);
+  }
 }
 
 Status Server::check_exposed_paths(const std::string& data_dir) const {

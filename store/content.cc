@@ -5,6 +5,7 @@
 
 #include "base/failpoint.h"
 #include "base/log.h"
+#include "store/content_checkpoint.h"
 #include "store/content_engine.h"
 #include "store/content_keys.h"
 #include "store/content_transfer.h"
@@ -151,6 +152,11 @@ Status Content::read_artifact(ContentId id, uint64_t size_bytes, const std::func
 }
 
 Status Content::drop_artifact(const Uuid& request_id, ContentId id) {
+  const StepGate::Step step(gate_);
+  // Whoever repeats a removal that a crash interrupted may find that the id names another content by now.
+  auto named = artifact_header(request_id, id);
+  if (!named) return fail(named.error());
+  if (!*named) return {};
   rocksdb::WriteBatch batch;
   batch.Delete(engine_->family(kArtifacts), artifact_key(request_id, id));
   return engine_->forget_named(batch, id, "removing an answer");
@@ -168,6 +174,7 @@ Status Content::drop_artifacts(const Uuid& request_id) {
 }
 
 Status Content::put_records(std::span<const StoredRecord> records) {
+  const StepGate::Step step(gate_);
   rocksdb::WriteBatch batch;
   for (const StoredRecord& record : records) {
     batch.Put(engine_->family(kAudit), std::string(raw(record.request_id)) + big_endian(record.seq, 8), record.text);
@@ -176,6 +183,7 @@ Status Content::put_records(std::span<const StoredRecord> records) {
 }
 
 Status Content::drop_records(const Uuid& request_id) {
+  const StepGate::Step step(gate_);
   const std::string prefix(raw(request_id));
   rocksdb::WriteBatch batch;
   batch.DeleteRange(engine_->family(kAudit), prefix, prefix + std::string(8, '\xff'));
@@ -211,6 +219,8 @@ bool Content::is_synced(const Digest& blob) const {
 }
 
 bool Content::is_out_of_space() const { return engine_->is_out_of_space(); }
+
+Result<std::unique_ptr<ContentCheckpoint>> Content::checkpoint() { return ContentCheckpoint::make(*engine_); }
 
 Status Content::sweep() {
   std::vector<ContentId> unfinished;

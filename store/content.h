@@ -27,6 +27,9 @@
 // content removes the mark. After a crash the marks say what to sweep, however much is stored, and whatever is in
 // `incoming` goes when the database is opened. Content that is removed loses its name first, which turns into a mark
 // until the chunks are gone as well.
+//
+// A checkpoint (content_checkpoint.h) is what all of this is at one moment, in the directory `checkpoint`. It goes with
+// whoever asked for it, and when the database is opened.
 #pragma once
 
 #include <atomic>
@@ -45,6 +48,7 @@
 #include "base/mutex.h"
 #include "base/sha256.h"
 #include "base/uuid.h"
+#include "store/step_gate.h"
 
 namespace kcoral::store {
 
@@ -58,6 +62,7 @@ struct StoredRecord {
   std::string text;
 };
 
+class ContentCheckpoint;
 class ContentEngine;
 
 class Content {
@@ -85,6 +90,7 @@ class Content {
   /// Hands the content of an artifact to `sink` in order, in pieces of its own choice; an error of `sink` ends it.
   /// kEngine if it is not `size_bytes` long.
   Status read_artifact(ContentId id, uint64_t size_bytes, const std::function<Status(std::string_view)>& sink);
+  /// Does nothing if there is none (any more).
   Status drop_artifact(const Uuid& request_id, ContentId id);
   /// All that is stored for a request: what a crash left of an answer that was never announced.
   Status drop_artifacts(const Uuid& request_id);
@@ -105,6 +111,12 @@ class Content {
   /// asks it again. Large content that found no room says nothing about that.
   bool is_out_of_space() const;
 
+  /// All that was written before the call; of what is written meanwhile, perhaps some.
+  Result<std::unique_ptr<ContentCheckpoint>> checkpoint();
+  /// While it is held, nothing is removed that somebody may still look for, and no audit record arrives: who waits for
+  /// a removal or a copy of records waits on.
+  StepGate& gate() { return gate_; }
+
   /// Removes what was half written when the process that wrote it ended. Requires: nothing is being written.
   Status sweep();
 
@@ -121,6 +133,7 @@ class Content {
 
   std::unique_ptr<ContentEngine> engine_;
   std::atomic<ContentId> next_id_{1};
+  StepGate gate_;
   Mutex naming_mutex_;  // held while a blob gets or loses its name, so that it has one content at most
   mutable Mutex unsynced_mutex_;
   /// Blobs that may be held and not be durable yet, with the writes that must have ended before a sync for it to count.

@@ -7,6 +7,7 @@
 #include <rocksdb/listener.h>
 #include <rocksdb/options.h>
 #include <rocksdb/table.h>
+#include <rocksdb/utilities/checkpoint.h>
 
 #include <algorithm>
 #include <array>
@@ -27,10 +28,14 @@ namespace kcoral::store {
 namespace {
 
 constexpr std::string_view kPlaceholder = "placeholder";
-constexpr std::string_view kIncoming = "incoming";  // no name that RocksDB would take for one of its own
+// No names that RocksDB would take for its own.
+constexpr std::string_view kIncoming = "incoming";
+constexpr std::string_view kCheckpoint = "checkpoint";
+constexpr std::string_view kCheckpointBegun = "checkpoint.tmp";  // as RocksDB names it until it is whole
 
-// A warning about every table file that is about to be ingested: it is not in the manifest yet, where its id would be.
-constexpr std::string_view kNoUniqueId = "opened without unique ID to verify";
+// Warnings that say nothing: of every table file that is about to be ingested, which is not in the manifest yet, where
+// its id would be; and of every checkpoint, which keeps files from being removed twice over.
+constexpr std::array<std::string_view, 2> kSaysNothing = {"opened without unique ID to verify", "File Deletions "};
 
 constexpr size_t kBlockCacheBytes = 16 * limits::kMiB;  // names and audit; chunks are read past it
 // Blobs of 64 MiB, synced: 228-266 MB/s and 143 MB of memory at most. With 64 MiB memtables 207-249 MB/s and 215-240
@@ -77,8 +82,6 @@ rocksdb::ColumnFamilyOptions chunk_family() {
   return options;
 }
 
-/// What RocksDB has to say goes into the server's log. A file of its own would lie on the disk that may be full, and
-/// the library asserts that it can write there.
 class ServerLog final : public rocksdb::Logger {
  public:
   ServerLog() : Logger(rocksdb::WARN_LEVEL) {}
@@ -91,7 +94,8 @@ class ServerLog final : public rocksdb::Logger {
     std::vsnprintf(line.data(), line.size(), format, arguments);
     std::string_view text(line.data());
     while (text.ends_with('\n')) text.remove_suffix(1);
-    if (text.find(kNoUniqueId) != std::string_view::npos) return;
+    const auto is_in = [text](std::string_view known) { return text.find(known) != std::string_view::npos; };
+    if (level == rocksdb::WARN_LEVEL && std::ranges::any_of(kSaysNothing, is_in)) return;
     spdlog::log(level >= rocksdb::ERROR_LEVEL ? spdlog::level::err : spdlog::level::warn, "RocksDB: {}", text);
   }
 };
@@ -103,17 +107,20 @@ rocksdb::DBOptions database_options(std::shared_ptr<rocksdb::EventListener> list
   options.db_write_buffer_size = kMemtablesBytesMax;
   options.max_total_wal_size = kWalBytesMax;
   options.max_open_files = kOpenFilesMax;
-  options.info_log = std::make_shared<ServerLog>();
+  options.info_log = server_log();
   options.listeners = {std::move(listener)};
   options.avoid_flush_during_shutdown = true;  // what is not in the log is the placeholder
   return options;
 }
 
-/// Those of the database and of the table files that are on the way into it; the latter is empty then.
+/// Those of the database and of the table files that are on the way into it; the latter is empty then, and no
+/// checkpoint is left.
 Status make_directories(const std::filesystem::path& directory) {
   std::error_code error;
   std::filesystem::create_directory(directory, error);  // RocksDB would, and call it an error that it had to
-  if (!error) std::filesystem::remove_all(directory / kIncoming, error);
+  for (const std::string_view name : {kIncoming, kCheckpoint, kCheckpointBegun}) {
+    if (!error) std::filesystem::remove_all(directory / name, error);
+  }
   if (!error) std::filesystem::create_directory(directory / kIncoming, error);
   if (!error) return {};
   return fail(ErrorKind::kEnvironment, "cannot open {}: {}", directory.string(), error.message());
@@ -128,6 +135,8 @@ tl::unexpected<Error> failure(const rocksdb::Status& status, std::string_view wh
   if (is_shortage(status)) return fail(ErrorKind::kBusy, "{}: the server has run out of memory or descriptors", what);
   return fail(ErrorKind::kEngine, "{}: the database failed; the server's log says how", what);
 }
+
+std::shared_ptr<rocksdb::Logger> server_log() { return std::make_shared<ServerLog>(); }
 
 /// Counts how often the default family began an empty memtable.
 class ContentEngine::DefaultMemtables final : public rocksdb::EventListener {
@@ -285,6 +294,20 @@ Status ContentEngine::ingest(const std::string& path) {
   // nobody else.
   if (status.IsNoSpace()) out_of_space_ = true;
   if (!status.ok()) return failure(status, "storing content");
+  return {};
+}
+
+std::string ContentEngine::checkpoint_path() const { return fmt::format("{}/{}", directory_, kCheckpoint); }
+
+Status ContentEngine::checkpoint(const std::string& path) {
+  constexpr std::string_view kWhat = "making a checkpoint of the content";
+  rocksdb::Checkpoint* made = nullptr;
+  if (const rocksdb::Status status = rocksdb::Checkpoint::Create(db_.get(), &made); !status.ok()) {
+    return failure(status, kWhat);
+  }
+  const std::unique_ptr<rocksdb::Checkpoint> checkpoint(made);
+  const rocksdb::Status status = checkpoint->CreateCheckpoint(path, std::numeric_limits<uint64_t>::max());
+  if (!status.ok()) return failure(status, kWhat);
   return {};
 }
 

@@ -31,6 +31,10 @@ inline rocksdb::Slice slice(std::string_view text) { return {text.data(), text.s
 /// `what` was being done when RocksDB failed.
 tl::unexpected<Error> failure(const rocksdb::Status& status, std::string_view what);
 
+/// What RocksDB has to say goes into the server's log. A file of its own would lie on the disk that may be full, and
+/// the library asserts that it can write there.
+std::shared_ptr<rocksdb::Logger> server_log();
+
 class ContentEngine {
  public:
   static Result<std::unique_ptr<ContentEngine>> open(const std::string& directory);
@@ -63,6 +67,12 @@ class ContentEngine {
   /// Moves a table file of chunks into the database: afterwards it is there, durably, and nowhere else. Other writes
   /// wait while the database says so in its manifest.
   Status ingest(const std::string& path);
+
+  /// Where a checkpoint is made. What is there when the database is opened is removed.
+  std::string checkpoint_path() const;
+  /// Makes a directory with all that is written: table files as links, everything else as copies. Nothing is flushed
+  /// for it, so that a disk without room fails the checkpoint and nobody else. Requires: nothing of that name is there.
+  Status checkpoint(const std::string& path);
 
   /// Removes the chunks of `id`, and its mark. The space of a table file of its own is free at once, unless RocksDB is
   /// about to compact it.

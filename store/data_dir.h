@@ -19,6 +19,7 @@ class DataDir {
   /// used, holds something else, or another server has it. What is not ours is left as it is, its mode too.
   static Result<DataDir> open(const std::string& path);
 
+  const std::string& path() const { return path_; }
   std::string database_path() const { return fmt::format("{}/{}", path_, kDatabaseName); }
   std::string content_path() const { return path_ + "/content"; }
 

@@ -66,6 +66,7 @@ class DurableStore final : public Store {
   Status recover() override;
   /// Removes at once what is due, instead of now and then. Blocks.
   Status prune() { return retention_->prune(); }
+  Result<BackupSummary> back_up(const std::string& directory, const BackupProgress& progress) override;
   Counts counts() const override;
   Figures figures() const override;
 

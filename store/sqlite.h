@@ -66,6 +66,7 @@ class Database {
  private:
   friend class Statement;
   friend class Cursor;
+  friend class DatabaseSnapshot;
   Database() = default;
   Status failure(int code, std::string_view what) const;
 

@@ -146,6 +146,15 @@ struct StoreConfig {
   RetentionBounds retention = {};
 };
 
+/// What a backup has.
+struct BackupSummary {
+  uint64_t requests = 0;
+  uint64_t bytes = 0;         // of all its files
+  uint64_t bytes_shared = 0;  // of these in files that are the store's own as well
+};
+/// Told now and then how far a backup is; the total is 0 while it is not known. False: it is given up.
+using BackupProgress = std::function<bool(uint64_t bytes_done, uint64_t bytes_total)>;
+
 /// Who wants a request to end.
 enum class CancelBy {
   kClient,  // somebody asked for it
@@ -221,6 +230,12 @@ class Store : public Lookups {
   /// running is abandoned with a reason, what needs more GPUs than this server has is rejected, leftovers of
   /// half-written content are swept, audit records not yet copied are.
   virtual Status recover() = 0;
+
+  /// Makes `directory` (an absolute path: nothing, or an empty directory) a data directory with all that is committed
+  /// at one moment of the call. Blocks, and nobody else waits for it. Requires: `recover` has returned; one at a time.
+  /// Errors, after which nothing is there: kEnvironment (the directory), kBusy (no room), kCancelled (as `progress`
+  /// said), kEngine.
+  virtual Result<BackupSummary> back_up(const std::string& directory, const BackupProgress& progress) = 0;
 
   virtual Counts counts() const = 0;
   /// For whoever watches the service. Takes some microseconds.

@@ -6,14 +6,17 @@ import itertools
 import json
 import pathlib
 import random
+import shutil
+import subprocess
 import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException
 from typing import Callable
 
+from harness import KCORAL, PATIENCE_S, Program
 from runs import noting_program
-from told import Sent, Told
+from told import Sent, Told, promise
 
 CHUNKS_BYTES = 2 << 20  # written in several batches
 TABLE_BYTES = 9 << 20  # a table file of its own, and more than one turn of sending
@@ -22,13 +25,18 @@ HEAVY = [(0, TABLE_BYTES), (CHUNKS_BYTES, None), (TABLE_BYTES, None), *[(None, N
 
 
 class Crowd:
-    """`number`: of the round; `log`: where programs say that they run; `is_heavy`: with large blobs and answers."""
+    """`number`: of the round; `log`: where programs say that they run; `is_heavy`: with large blobs and answers;
+    `copy`: where backups go."""
 
-    def __init__(self, told: Told, draw: random.Random, number: int, log: pathlib.Path, is_heavy: bool):
+    def __init__(
+        self, told: Told, draw: random.Random, number: int, log: pathlib.Path, is_heavy: bool, copy: pathlib.Path
+    ):
         self.told = told
         self.number = number
         self.log = log
+        self.copy = copy
         kinds = [self._executes] * 3 + [self._enqueues] * 2 + [self._sends_twice, self._cancels, self._looks_back]
+        kinds.append(self._backs_up)
         seeds = [draw.getrandbits(32) for _ in kinds]
         self._violations: list[BaseException] = []
         self._sizes = itertools.cycle(HEAVY if is_heavy else [(None, None)])
@@ -101,6 +109,18 @@ class Crowd:
             self.told.ask(sent, "GET", f"?wait={draw.uniform(0, 0.3):.3f}")
         self.told.cancel(sent)
         self.told.poll(sent)
+
+    def _backs_up(self, draw: random.Random) -> None:
+        """Again and again to the same place; the last one stays."""
+        shutil.rmtree(self.copy, ignore_errors=True)
+        command = [str(KCORAL), "backup", "--data-dir", str(self.told.server.data_dir), str(self.copy)]
+        made = subprocess.run(command, capture_output=True, text=True)
+        promise(made.returncode in (0, 1), f"{made}")
+        has_died = "the server ended" in made.stderr or "no server that is ready" in made.stderr
+        promise(made.returncode == 0 or has_died, f"{made}")
+        promise(made.returncode != 0 or (self.copy / "queue.sqlite3").exists(), f"{made}")
+        if made.returncode != 0:
+            self.told.server.process.wait(PATIENCE_S)
 
     def _looks_back(self, draw: random.Random) -> None:
         ended = {id: sent.ended for id, sent in list(self.told.sent.items())}

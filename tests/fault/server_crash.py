@@ -105,6 +105,7 @@ class Trial:
         self.passed: set[str] = set()
         self.killed: Counter[str] = Counter()
         self._ended_runs: dict[str, list[Run]] = {}
+        self.copy = directory / "copy"
         self._log_read = 0
 
     @property
@@ -137,6 +138,7 @@ class Trial:
         self.told.is_pruning = False
         life_s = time.monotonic() - begun
         left = self._look_at_what_is_left()
+        self._look_at_the_copy(left)
         now = self._restart_and_look(plan, left)
         for sent in self.told.sent.values():
             sent.beginning = b""
@@ -158,7 +160,7 @@ class Trial:
         except AssertionError:
             self.server.process.wait(PATIENCE_S)
         else:
-            crowd = Crowd(self.told, plan.draw, plan.number, self.runs.path, plan.is_heavy)
+            crowd = Crowd(self.told, plan.draw, plan.number, self.runs.path, plan.is_heavy, self.copy)
             crowd.start()
             if plan.kills_executors:
                 self._kill_executors(plan)
@@ -222,6 +224,19 @@ class Trial:
                 expect_sound_runs(sent, row, runs.get(sent.id, []))
         return rows
 
+    def _look_at_the_copy(self, left: dict[str, Row]) -> None:
+        """A backup that is there is whole, and knows nothing that the server did not know."""
+        promise(not self.copy.with_name("copy.incomplete").exists(), "half a backup was left behind")
+        if not self.copy.exists():
+            return
+        rows = rows_in(self.copy / "queue.sqlite3", "rw")
+        promise(rows.keys() <= left.keys(), f"only the backup has {rows.keys() - left.keys()}")
+        for id, row in rows.items():
+            now = left[id]
+            if now.answer_id is None:
+                now = now._replace(answer_id=row.answer_id)
+            promise(now == row or not row.state.is_terminal, f"{id}: in the backup {row}, and now {now}")
+
     def _expect_ended_unchanged(self, rows: dict[str, Row]) -> None:
         for id, before in self.ended.items():
             now = rows.get(id)
@@ -282,7 +297,8 @@ def passes_of(point: str | None) -> tuple[int, ...]:
     """At which pass through it a process may die: some points it passes only once or twice."""
     if point is None or point.startswith(("recovery.", "retention.", "scheduler.loss.")):
         return (1,)
-    if point.startswith(("store.requeue.", "store.answer.", "audit.", "content.", "gateway.cancel.", "executor.")):
+    twice = ("store.requeue.", "store.answer.", "audit.", "content.", "gateway.cancel.", "backup.", "executor.")
+    if point.startswith(twice):
         return (1, 2)
     return (1,) if point == "gateway.answer.half_sent" else (1, 1, 2, 3, 5, 8, 13, 21)
 

@@ -208,6 +208,7 @@ class FakeStore final : public store::Store {
   void finish(const store::Fence&, store::Completion, std::function<void(Status)>) override {}
   void abandon(const store::Fence&, std::string, std::function<void(Status)>) override {}
   Status recover() override { return {}; }
+  Result<store::BackupSummary> back_up(const std::string&, const store::BackupProgress&) override { return {}; }
   store::Counts counts() const override { return {}; }
   store::Figures figures() const override { return {}; }
 

@@ -107,6 +107,9 @@ class FlakyStore : public store::Store {
     real_.abandon(fence, std::move(reason), std::move(done));
   }
   Status recover() override { return real_.recover(); }
+  Result<store::BackupSummary> back_up(const std::string& directory, const store::BackupProgress& progress) override {
+    return real_.back_up(directory, progress);
+  }
   store::Counts counts() const override { return real_.counts(); }
   store::Figures figures() const override { return real_.figures(); }
   WatchId watch_end(const Uuid& request_id, std::function<void(Status)> done) override {

@@ -211,6 +211,25 @@ TEST_F(OptionsTest, WorkersOfAGpuAndTheWaitForItHaveBounds) {
   }
 }
 
+TEST_F(OptionsTest, ABackupNeedsAPlaceAndTakesTheServersDataDirectory) {
+  const auto parsed = [](std::vector<const char*> arguments) {
+    arguments.insert(arguments.begin(), {"kcoral", "backup"});
+    return parse_command_line(static_cast<int>(arguments.size()), arguments.data());
+  };
+  const CommandLine command = parsed({"/backups/one"});
+  ASSERT_TRUE(command.backup) << command.text;
+  EXPECT_FALSE(command.run_server);
+  EXPECT_EQ(command.backup->directory, "/backups/one");
+  EXPECT_EQ(command.backup->data_dir, parse({}).server.data_dir) << "the same default";
+  EXPECT_EQ(parsed({"--data-dir", "here", "there"}).backup->data_dir, "here");
+  for (const auto& wrong : std::vector<std::vector<const char*>>{{}, {"one", "two"}, {"--port", "1", "one"}}) {
+    EXPECT_FALSE(parsed(wrong).backup);
+    EXPECT_EQ(parsed(wrong).exit_code, 2);
+  }
+  EXPECT_EQ(parsed({"--help"}).exit_code, 0);
+  EXPECT_FALSE(parse({}).backup);
+}
+
 TEST_F(OptionsTest, WhatTheServerManagesCannotBeSet) {
   for (const char* name : {"KCORAL_DIR=x", "HOME=x", "CUDA_VISIBLE_DEVICES=x", "=x", "x"}) {
     EXPECT_EQ(parse({"--env", name}).exit_code, 2) << name;

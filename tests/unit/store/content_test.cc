@@ -236,6 +236,19 @@ TEST_F(ContentTest, NewContentNeverTakesTheIdOfOldContent) {
   EXPECT_FALSE(content_->artifact_header(request, *second).value());
 }
 
+/// A removal that a crash interrupted is repeated at the next start, which may have given the id to something new.
+TEST_F(ContentTest, ToRemoveAnArtifactAgainHarmsNoNewContentOfItsId) {
+  const Uuid request_id = Uuid::random();
+  const std::string_view pieces[] = {"old"};
+  const ContentId id = content_->put_artifact(request_id, "header", pieces).value();
+  ASSERT_TRUE(content_->drop_artifact(request_id, id));
+  open();
+  const ContentId next = content_->put_artifact(Uuid::random(), "header", pieces).value();
+  ASSERT_EQ(next, id);
+  ASSERT_TRUE(content_->drop_artifact(request_id, id));
+  EXPECT_EQ(artifact(next, 3), "old");
+}
+
 TEST_F(ContentTest, RecordsKeepTheirOrderAndTheirRequest) {
   const Uuid one = Uuid::random();
   const Uuid other = Uuid::random();
