@@ -11,6 +11,7 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
+from typing import Iterator
 
 import pytest
 
@@ -268,24 +269,23 @@ def test_what_a_start_finds_unsynced_is_durable_before_anybody_hears_of_it(tmp_p
     """A server is killed before a sync; the next one finds what it wrote, says so, and dies with its machine."""
     disk = Disk(tmp_path / "data", tmp_path / "state")
 
-    def start(lies: str = "") -> Server:
-        return Server(tmp_path / "data", "--num-workers", "1", environment=disk.environment(lies)).start()
-
-    def end(server: Server) -> None:
-        server.kill()
+    @contextlib.contextmanager
+    def server_that_is_killed(lies: str = "") -> Iterator[Server]:
+        server = Server(tmp_path / "data", "--num-workers", "1", environment=disk.environment(lies)).start()
+        try:
+            yield server
+        finally:
+            server.kill()
         wait_until(lambda: not executors_of(server.data_dir), "its executors end")
 
-    end(start())
-    server = start(lies=unsynced)
-    large = call("def main():\n    return 'x' * 200_000\n")
-    told = server.post(large)
-    path = f"/requests/{told.headers['x-request-id']}"
-    wait_until(lambda: not rows_of_outbox(server), "its audit is copied, so that the next start has nothing to write")
-    end(server)
-    server = start()
-    assert server.request("GET", path + "/result").body == told.body
-    end(server)
+    with server_that_is_killed():
+        pass
+    with server_that_is_killed(lies=unsynced) as server:
+        told = server.post(call("def main():\n    return 'x' * 200_000\n"))
+        path = f"/requests/{told.headers['x-request-id']}"
+        wait_until(lambda: not rows_of_outbox(server), "its audit is copied, and the next start has nothing to write")
+    with server_that_is_killed() as server:
+        assert server.request("GET", path + "/result").body == told.body
     disk.lose(Chosen(Left.NOTHING))
-    server = start()
-    assert server.request("GET", path + "/result").body == told.body
-    end(server)
+    with server_that_is_killed() as server:
+        assert server.request("GET", path + "/result").body == told.body
