@@ -9,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 #include <utility>
+#include <vector>
 
 namespace kcoral::store {
 namespace {
@@ -32,11 +33,20 @@ Status create_directory(const std::string& path) {
   const fs::path absolute = fs::absolute(path, error).lexically_normal();
   if (error) return unusable(path, error.message());
   const fs::path parent = absolute.has_filename() ? absolute.parent_path() : absolute.parent_path().parent_path();
+  std::vector<fs::path> missing;
+  for (fs::path above = parent; !fs::exists(above, error) && above.has_relative_path(); above = above.parent_path()) {
+    missing.push_back(above);
+  }
   fs::create_directories(parent, error);
   if (error) return unusable(path, error.message());
-  if (::mkdir(path.c_str(), 0700) == 0) return sync_directory(parent.string());
-  if (errno != EEXIST) return unusable(path, std::strerror(errno));
-  return {};
+  for (const fs::path& made : missing) {
+    if (auto synced = sync_directory(made.parent_path().string()); !synced) return synced;
+  }
+  const bool is_new = ::mkdir(path.c_str(), 0700) == 0;
+  if (!is_new && errno != EEXIST) return unusable(path, std::strerror(errno));
+  // A server that was killed may have made it and not synced it. Where that cannot be done somebody else made it.
+  auto synced = sync_directory(parent.string());
+  return is_new ? synced : Status();
 }
 
 /// Refuses the directory of something else: making it private would lock others out of it. Ours has the database, or

@@ -1,6 +1,12 @@
 #include "store/queue_database.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <array>
+#include <cerrno>
+
+#include "base/unique_fd.h"
 
 namespace kcoral::store {
 namespace {
@@ -124,10 +130,20 @@ Status migrate(Database& database, size_t version) {
   return {};
 }
 
+/// A server that was killed may have left commits that it had not synced yet, and the kernel still has them. Nobody may
+/// hear of them before a loss of power would leave them too.
+Status sync_what_was_left(const std::string& path) {
+  const UniqueFd wal(::open((path + "-wal").c_str(), O_RDONLY | O_CLOEXEC));
+  if (!wal && errno == ENOENT) return {};
+  if (!wal || ::fsync(wal.get()) != 0) return fail_errno("sync", path + "-wal");
+  return {};
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Database>> open_queue_database(const std::string& path) {
   const auto unusable = [&path](std::string_view why) { return fail(ErrorKind::kEnvironment, "{} {}", path, why); };
+  if (auto synced = sync_what_was_left(path); !synced) return unusable(synced.error().message);
   auto database = Database::open(path, Database::Access::kWriter);
   if (!database) return fail(database.error());
   auto application_id = (*database)->query_text("PRAGMA application_id");

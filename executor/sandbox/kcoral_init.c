@@ -13,7 +13,8 @@
  *     executes COMMAND as pid 1 of that pid namespace with CAP_SYS_ADMIN (over these namespaces, not over the host) and
  *     no other capability. This happens before COMMAND exists because making a user namespace needs a single-threaded
  *     process, and an interpreter that imports NumPy is none. The outer process waits, passes on COMMAND's exit status
- *     (128 + signal when it was killed) and dies with it, as it does with us.
+ *     (128 + signal when it was killed) and dies with it, as it does with us. If descriptor 3 is a socket and its peer
+ *     is closed, both end at once: so ends a slot whose executor has gone, or wants it to end, however far it is.
  *
  * When the kernel refuses something, one line on standard error says what, and the exit status is kRefused: the
  * environment is at fault, and unless the line tells of a shortage trying again will not help.
@@ -38,6 +39,7 @@
 #include <unistd.h>
 
 enum { kRefused = 78 /* EX_CONFIG */, kUsage = 64 /* EX_USAGE */, kNotExecutable = 127 };
+enum { kControl = 3 /* the zygote's socket to the executor */ };
 
 static void refuse(const char* what, const char* hint) {
   const int number = errno;
@@ -125,15 +127,31 @@ static void make_network(void) {
   write_text("/proc/sys/net/ipv4/tcp_max_tw_buckets", "0");
 }
 
-/* The outer process: holds nothing but standard error and `alive`, whose closing says that it died. */
+static int is_socket(int fd) {
+  int type;
+  socklen_t size = sizeof type;
+  return getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) == 0;
+}
+
+/* The outer process: holds nothing but standard error, the socket, a pidfd, and `alive`, whose closing says that it
+ * died. */
 static int wait_for_zygote(pid_t zygote, int alive) {
   no_new_privileges();
   bound_capabilities(0);
   keep_capabilities(0);
-  const int kept = STDERR_FILENO + 1;
-  if (dup2(alive, kept) < 0) refuse("dup2", "");
+  int ended = (int)syscall(SYS_pidfd_open, zygote, 0);
+  if (ended < 0) refuse("pidfd_open", "");
+  const int lowest = kControl + 1;
+  alive = fcntl(alive, F_DUPFD, lowest);
+  ended = fcntl(ended, F_DUPFD, lowest);
+  if (alive < 0 || ended < 0 || dup2(alive, lowest) < 0 || dup2(ended, lowest + 1) < 0) refuse("dup2", "");
   close_range(0, STDERR_FILENO - 1, 0);
-  close_range(kept + 1, ~0u, 0);
+  close_range(lowest + 2, ~0u, 0);
+  struct pollfd waited[] = {{lowest + 1, POLLIN, 0}, {is_socket(kControl) ? kControl : -1, 0, 0}};
+  while (poll(waited, 2, -1) < 0) {
+    if (errno != EINTR) refuse("poll", "");
+  }
+  if (!waited[0].revents) return 0;
   int status;
   while (waitpid(zygote, &status, 0) < 0) {
     if (errno != EINTR) refuse("waitpid", "");

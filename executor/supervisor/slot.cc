@@ -27,6 +27,9 @@ constexpr int kFirstInputFd = 10;
 // Between the zygote's end and bubblewrap's, which passes on the status: no longer than it takes to end a namespace.
 constexpr auto kEndWait = std::chrono::seconds(5);
 
+// From the closing of our socket to the end of everything in the slot: less than the server waits for an executor.
+constexpr auto kOwnEndWait = std::chrono::milliseconds(1500);
+
 Result<std::shared_ptr<const SealedMemory>> make_zygote_config(const SlotConfig& config) {
   const json document{{"preload", config.preload},
                       {"limits", to_json(config.limits)},
@@ -132,6 +135,10 @@ Slot::~Slot() {
   if (timer_) loop_.cancel(*timer_);
   if (error_output_) loop_.unwatch(error_output_.get());
   if (watching_process_) loop_.unwatch(process_->pidfd());
+  // kcoral-init ends the slot when our socket closes. bubblewrap must not be killed before it could start that: killed
+  // between the fork of its child and the first word to it, it leaves a child that waits for that word for ever.
+  channel_.reset();
+  if (process_ && !process_->wait_for(kOwnEndWait)) spdlog::warn("the slot does not end by itself, and is killed");
 }
 
 uint64_t Slot::prepare(ProcessEvents& events, bool ahead, UniqueFd runtime_socket, UniqueFd out, UniqueFd err) {
@@ -259,7 +266,6 @@ void Slot::on_process_ended() {
 void Slot::lose(std::string reason, bool permanent) {
   if (is_lost_) return;
   is_lost_ = true;
-  process_->kill();
   handlers_.on_lost(std::move(reason), permanent);
 }
 

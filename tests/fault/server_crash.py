@@ -6,6 +6,13 @@ and all that executors really ran (each program says so in a FIFO outside, first
 without such an end is started then, and once everything has ended they must fit again, byte for byte.
 
     python3 tests/fault/server_crash.py --rounds 500 --seed 7
+    python3 tests/fault/server_crash.py --rounds 500 --seed 7 --power-loss
+
+With --power-loss the machine goes with the server: what the server had not synced is lost, or all but a part of it
+(`power_loss.py`). All promises are the same: what clients were told holds, and whatever ran stands in the rows. Now and
+then only the server dies, and the machine later on, so that the next one must not rely on what was left to it unsynced.
+
+In the end of a round nothing may be left of what the server had started.
 
 The seed repeats the choices: points, programs, and who is killed when; what the clients' threads make of them differs.
 The first round with a violation ends the run, and its directory stays.
@@ -37,7 +44,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "system"))
 
 from accounts import expect_end, expect_sound_runs  # noqa: E402
 from crowd import Crowd  # noqa: E402
-from harness import KCORAL, PATIENCE_S, Server, executors_of, wait_until  # noqa: E402
+from harness import KCORAL, PATIENCE_S, Server, executors_of, sandboxes_with, wait_until  # noqa: E402
+from power_loss import Disk  # noqa: E402
 from rows import Row, rows_in, rows_left_by  # noqa: E402
 from runs import Run, Runs  # noqa: E402
 from told import Told, promise  # noqa: E402
@@ -47,6 +55,7 @@ ROUNDS_OF_A_DIRECTORY = 100  # history accumulates, and the disk has its bounds
 POINT_PATIENCE_S = 3.0  # then the server is killed wherever it is
 EXECUTOR_POINT_S = 1.0  # while executors die at theirs
 OLD_ONES = 10  # requests of earlier rounds, looked at again in each
+KILLS_WITHOUT_LOSS = 0.25  # of all deaths, where power is lost at the others
 RETENTION_FLAG = "--artifact-capacity-bytes"
 
 
@@ -90,11 +99,24 @@ def can_prune() -> bool:
     return RETENTION_FLAG in subprocess.run([str(KCORAL), "server", "--help"], capture_output=True, text=True).stdout
 
 
+@dataclass
+class PowerLoss:
+    """That power is lost, and what is lost with it.
+
+    `lies`: syncs of paths with this text in them do nothing, so that there are violations.
+    """
+
+    seed: int
+    lies: str = ""
+
+
 class Trial:
     """Rounds on one data directory."""
 
-    def __init__(self, directory: pathlib.Path):
+    def __init__(self, directory: pathlib.Path, power_loss: PowerLoss | None):
         self.directory = directory
+        self.power_loss = power_loss
+        self.disk = Disk(directory / "data", directory / "power") if power_loss else None
         outside = directory / "outside"
         outside.mkdir()
         for path in (directory, outside):
@@ -107,6 +129,7 @@ class Trial:
         self._ended_runs: dict[str, list[Run]] = {}
         self.copy = directory / "copy"
         self._log_read = 0
+        self.lost: list[str] = []  # of this round
 
     @property
     def server(self) -> Server:
@@ -116,20 +139,34 @@ class Trial:
         flags = ["--num-workers", str(WORKERS), "--expose", str(self.runs.path.parent)]
         if plan and plan.prunes:
             flags += [RETENTION_FLAG, str(1 << 20)]
-        setting = plan.setting if plan else "note"
-        return Server(self.directory / "data", *flags, environment={"KCORAL_FAILPOINT": setting})
+        environment = {"KCORAL_FAILPOINT": plan.setting if plan else "note"}
+        if self.disk:
+            environment |= self.disk.environment(self.power_loss.lies)
+        return Server(self.directory / "data", *flags, environment=environment)
 
     def close(self) -> None:
         if self.server and self.server.process and self.server.process.poll() is None:
             self.server.kill()
         self.runs.close()
 
+    def _after_death(self, number: int, when: str) -> None:
+        """Everything of it ends, and its machine may have gone with it."""
+        wait_until(lambda: not executors_of(self.server.data_dir), "its executors end")
+        wait_until(lambda: not sandboxes_with(self.runs.path.parent), "the sandboxes of its executors end")
+        if not self.disk:
+            return
+        draw = random.Random(f"{self.power_loss.seed}/{number}/{when}")
+        if draw.random() >= KILLS_WITHOUT_LOSS:
+            self.lost.append(self.disk.lose(draw))
+
     # --- a round ---
 
     def round(self, plan: Plan) -> str:
         begun = time.monotonic()
+        self.lost.clear()
         if plan.at_start:
             self._lives(replace(plan, point=None, prunes=False), plan.draw.uniform(0.05, 0.6))
+            self._after_death(plan.number, "before")
             self._look_at_what_is_left()
         self.told.is_pruning = plan.prunes
         was_killed = self._lives(plan, EXECUTOR_POINT_S if plan.is_of_executors else POINT_PATIENCE_S)
@@ -137,6 +174,7 @@ class Trial:
             self.told.prunable |= self.told.sent.keys()
         self.told.is_pruning = False
         life_s = time.monotonic() - begun
+        self._after_death(plan.number, "meanwhile")
         left = self._look_at_what_is_left()
         self._look_at_the_copy(left)
         now = self._restart_and_look(plan, left)
@@ -149,7 +187,7 @@ class Trial:
         how = "died there" if was_killed else "killed"
         return (
             f"{plan.setting}{where}: {how} after {life_s:.1f} s, all in {time.monotonic() - begun:.1f} s; "
-            f"{len(mine)} sent: {dict(sorted(states.items()))}"
+            f"{len(mine)} sent: {dict(sorted(states.items()))}" + "".join(f"; {each}" for each in self.lost)
         )
 
     def _lives(self, plan: Plan, life_s: float) -> bool:
@@ -265,6 +303,7 @@ class Trial:
         self.ended, self._ended_runs = rows, runs
         self.server.kill()
         self._read_log(None)
+        self._after_death(plan.number, "after")
         return rows
 
     def look_at_all(self) -> None:
@@ -331,28 +370,32 @@ class Report(NamedTuple):
     killed: Counter[str]  # how often a process died there
 
 
-def crash(rounds: int, seed: int, only: str | None = None) -> Report:
-    """Prints each round; raises what was violated, and keeps the directory then."""
+def crash(rounds: int, seed: int, only: str | None = None, power_loss: PowerLoss | None = None) -> Report:
+    """Prints each round; raises what was violated, and keeps the directory then unless a lie was to be found."""
     points = [point for point in known_points() if can_prune() or not point.startswith("retention.")]
     assert only is None or only in points, f"there is no failpoint {only}"
     report = Report(points, set(), Counter())
     todo = plans(rounds, seed, [only] if only else points)
     for first in range(0, rounds, ROUNDS_OF_A_DIRECTORY):
         directory = pathlib.Path(tempfile.mkdtemp(prefix="kcoral-crash-", dir="/var/tmp"))
-        trial = Trial(directory)
+        trial = Trial(directory, power_loss)
+        is_kept = False
         try:
             for plan in itertools.islice(todo, ROUNDS_OF_A_DIRECTORY):
                 try:
                     print(f"round {plan.number}: {trial.round(plan)}", flush=True)
                 except BaseException:
-                    print(f"round {plan.number} of seed {seed}: {plan}; kept: {directory}", flush=True)
+                    is_kept = not (power_loss and power_loss.lies)
+                    kept = f"; kept: {directory}" if is_kept else ""
+                    print(f"round {plan.number} of seed {seed}: {plan}; {trial.lost}{kept}", flush=True)
                     raise
             trial.look_at_all()
         finally:
             trial.close()
+            if not is_kept:
+                shutil.rmtree(directory)
         report.passed.update(trial.passed)
         report.killed.update(trial.killed)
-        shutil.rmtree(directory)
     return report
 
 
@@ -361,9 +404,12 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     parser.add_argument("--point", help="only this one")
+    parser.add_argument("--power-loss", action="store_true", help="the machine dies with the server")
+    parser.add_argument("--lies", default="", help="syncs of paths with this text in them do nothing")
     arguments = parser.parse_args()
     print(f"{arguments.rounds} rounds, seed {arguments.seed}", flush=True)
-    report = crash(arguments.rounds, arguments.seed, arguments.point)
+    power_loss = PowerLoss(arguments.seed, arguments.lies) if arguments.power_loss else None
+    report = crash(arguments.rounds, arguments.seed, arguments.point, power_loss)
     for point in report.points:
         passed = "" if point in report.passed else ", which was never passed"
         print(f"{report.killed[point]:5} deaths at {point}{passed}")

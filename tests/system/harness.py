@@ -408,3 +408,14 @@ def executors_of(data_dir: pathlib.Path) -> list[int]:
         if "FLOCK" in fields and int(fields[5].rpartition(":")[2]) in locks:
             held.append(int(fields[4]))
     return held
+
+
+def sandboxes_with(exposed: pathlib.Path) -> list[Process]:
+    """bubblewrap's processes that show this directory to programs. All that is in a sandbox dies with them."""
+    found = []
+    for each in processes():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            arguments = pathlib.Path(f"/proc/{each.pid}/cmdline").read_bytes().split(b"\0")
+            if os.fsencode(exposed) in arguments and b"--die-with-parent" in arguments:
+                found.append(each)
+    return found

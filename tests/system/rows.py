@@ -48,6 +48,8 @@ class Row(NamedTuple):
 
 def rows_in(database: pathlib.Path, mode: str) -> dict[str, Row]:
     with contextlib.closing(sqlite3.connect(f"file:{database}?mode={mode}", uri=True)) as connection:
+        if mode == "rw" and not connection.execute("SELECT 1 FROM sqlite_schema").fetchone():
+            return {}  # it was only begun
         rows = connection.execute(f"SELECT request_id, {', '.join(Row._fields)} FROM requests").fetchall()
         assert mode == "ro" or connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     return {str(uuid.UUID(bytes=id)): Row(State(state), *rest) for id, state, *rest in rows}

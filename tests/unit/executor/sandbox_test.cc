@@ -1,11 +1,14 @@
 // kcoral-init, the sandbox library, the preflight and the search for Python, each as a process sees it.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <sys/stat.h>
 
 #include <csignal>
 
 #include "executor/child_process.h"
+#include "executor/frame.h"
 #include "executor/sandbox/preflight.h"
+#include "executor/supervisor/slot.h"
 #include "tests/unit/executor/slot_harness.h"
 
 namespace kcoral::executor {
@@ -99,6 +102,46 @@ TEST_F(InitTest, BothProcessesDieTogether) {
     EXPECT_EQ(*status, kill_inner ? (ExitStatus{false, 128 + SIGKILL}) : (ExitStatus{true, SIGKILL}));
     EXPECT_TRUE(wait_until_gone(inner));
   }
+}
+
+TEST_F(InitTest, BothProcessesEndWithTheSocketToTheExecutor) {
+  auto sockets = make_frame_sockets();
+  ASSERT_TRUE(sockets.has_value());
+  auto outer = ChildProcess::start({{init, "zygote", "--", "/bin/sh", "-c", "sleep 1000 & wait"},
+                                    {{3, sockets->theirs.get()}},
+                                    false,
+                                    unprivileged()});
+  ASSERT_TRUE(outer.has_value());
+  sockets->theirs.reset();
+  std::vector<pid_t> inner;
+  const SteadyTime end = Clock::system().now() + kTestWait;
+  while ((inner = descendants(outer->pid())).size() < 2 && Clock::system().now() < end) std::this_thread::yield();
+  ASSERT_EQ(inner.size(), 2U);
+  EXPECT_FALSE(outer->wait_for(std::chrono::milliseconds(50)).has_value());
+  sockets->ours.reset();
+  EXPECT_EQ(outer->wait_for(kWait), (ExitStatus{false, 0}));
+  EXPECT_TRUE(wait_until_gone(inner));
+}
+
+/// Killed between the fork of its child and its first word to it, bubblewrap leaves that child behind for ever.
+TEST(SlotThatIsBeingSetUp, LetsBubblewrapComeSoFarThatItEndsInOrder) {
+  TemporaryDirectory directory;
+  const std::string bubblewrap = directory.path() / "bwrap";
+  const std::filesystem::path said = directory.path() / "said";
+  std::ofstream(bubblewrap) << "#!/bin/sh\nsleep 0.3\ntouch " << said.string() << "\n";
+  ::chmod(bubblewrap.c_str(), 0755);
+  SlotConfig config;
+  config.sandbox.uid = slot_uid();
+  config.sandbox.gid = slot_gid();
+  config.sandbox.python = "/usr/bin/python3";
+  config.sandbox.bubblewrap = std::make_shared<const Bubblewrap>(
+      Bubblewrap{bubblewrap, UniqueFd(::open(bubblewrap.c_str(), O_RDONLY | O_CLOEXEC))});
+  auto loop = EventLoop::create();
+  ASSERT_TRUE(loop.has_value());
+  auto slot = Slot::start(**loop, config, {});
+  ASSERT_TRUE(slot.has_value()) << slot.error().message;
+  slot->reset();
+  EXPECT_TRUE(std::filesystem::exists(said));
 }
 
 TEST(SandboxLibrary, NeedsNothingButLibc) {
