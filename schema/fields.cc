@@ -21,7 +21,7 @@ tl::unexpected<Error> refuse_type(const Field& field, JsonType wanted) {
 
 std::string quote_short(std::string_view text) {
   // Cut before it is repaired, so that a long text costs nothing; a character cut in half is repaired away.
-  if (text.size() <= kQuotedBytesMax) return json_quote(utf8_with_replacement(text));
+  if (text.size() <= kQuotedBytesMax) return json_text(text);
   std::string shown =
       json_quote(utf8_prefix(utf8_with_replacement(text.substr(0, 2 * kQuotedBytesMax)), kQuotedBytesMax));
   shown.insert(shown.size() - 1, "...");

@@ -111,6 +111,8 @@ std::optional<double> number_from(std::string_view number_text);
 /// `text` as a JSON string literal with its quotes; control characters escaped, the rest verbatim UTF-8.
 /// Requires: valid UTF-8.
 std::string json_quote(std::string_view text);
+/// The same of any bytes.
+std::string json_text(std::string_view bytes);
 
 /// Bytes of a program's output as valid UTF-8: what is malformed becomes U+FFFD (one for each maximal ill-formed
 /// subsequence, as Unicode recommends and Python's "replace" does).

@@ -33,9 +33,6 @@ std::string json_ms(double ms) {
   return fmt::format("{:.3f}", ms > 0 ? ms : 0.0);  // nor -0.0
 }
 
-/// Whoever made the text, the document stays valid JSON.
-std::string json_text(std::string_view text) { return json_quote(utf8_with_replacement(text)); }
-
 std::string cut_message(const std::string& message) {
   if (message.size() <= limits::kErrorMessageBytesMax) return message;
   const std::string note = fmt::format(" ... (cut; the whole message has {} bytes)", message.size());

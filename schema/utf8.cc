@@ -206,4 +206,6 @@ std::string json_quote(std::string_view text) {
   return quoted;
 }
 
+std::string json_text(std::string_view bytes) { return json_quote(utf8_with_replacement(bytes)); }
+
 }  // namespace kcoral::schema

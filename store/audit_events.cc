@@ -3,25 +3,22 @@
 #include "schema/json_reader.h"
 
 namespace kcoral::store::audit_events {
-namespace {
 
 // Names and reasons may come from headers and from other processes.
-std::string quoted(std::string_view text) { return schema::json_quote(schema::utf8_with_replacement(text)); }
-
-}  // namespace
+using schema::json_text;
 
 std::string admitted(const Submission& submission, uint64_t blob_bytes) {
   return fmt::format(
       R"("event":"admitted","client":{},"peer":{},"program_bytes":{},"blobs":{},"blob_bytes":{},"program_sha256":"{}")",
-      quoted(submission.client), quoted(submission.peer), submission.program_text.size(),
+      json_text(submission.client), json_text(submission.peer), submission.program_text.size(),
       submission.program.blobs.size(), blob_bytes, submission.program_sha256.hex());
 }
 
 std::string queued() { return R"("event":"queued")"; }
 
 std::string assigned(const ExecutorRef& executor, int attempt) {
-  return fmt::format(R"("event":"assigned","executor":{},"pid":{},"attempt":{})", quoted(executor.name), executor.pid,
-                     attempt);
+  return fmt::format(R"("event":"assigned","executor":{},"pid":{},"attempt":{})", json_text(executor.name),
+                     executor.pid, attempt);
 }
 
 std::string running(int pid, int attempt) {
@@ -30,11 +27,11 @@ std::string running(int pid, int attempt) {
 
 std::string gap(std::string_view reason) {
   return fmt::format(R"("event":"gap","reason":{})",
-                     quoted(fmt::format("{}; records of the last 100 ms may be missing", reason)));
+                     json_text(fmt::format("{}; records of the last 100 ms may be missing", reason)));
 }
 
 std::string requeued(std::string_view reason) {
-  return fmt::format(R"("event":"requeued","reason":{})", quoted(reason));
+  return fmt::format(R"("event":"requeued","reason":{})", json_text(reason));
 }
 
 std::string cancel_requested(CancelBy by) {
@@ -42,7 +39,7 @@ std::string cancel_requested(CancelBy by) {
 }
 
 std::string finished(schema::State state, std::string_view reason) {
-  return fmt::format(R"("event":"finished","state":"{}","reason":{})", schema::wire_name(state), quoted(reason));
+  return fmt::format(R"("event":"finished","state":"{}","reason":{})", schema::wire_name(state), json_text(reason));
 }
 
 }  // namespace kcoral::store::audit_events
