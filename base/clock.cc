@@ -1,6 +1,6 @@
 #include "base/clock.h"
 
-#include <fmt/chrono.h>
+#include <fmt/format.h>
 
 namespace kcoral {
 namespace {

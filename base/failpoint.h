@@ -28,7 +28,7 @@ inline constexpr std::string_view kFailpoints[] = {
     "store.admit.begun",          "store.admit.applied",         "store.admit.committed",
     "store.claim.begun",          "store.claim.applied",         "store.claim.committed",
     "store.claim.loaded",         "store.claim.handed_over",     "store.notes.begun",
-    "store.notes.applied",      "store.notes.committed",     "store.answer.stored",
+    "store.notes.applied",        "store.notes.committed",       "store.answer.stored",
     "store.answer.synced",        "store.finish.begun",          "store.finish.applied",
     "store.finish.committed",     "store.requeue.begun",         "store.requeue.applied",
     "store.requeue.committed",    "store.cancel.begun",          "store.cancel.applied",

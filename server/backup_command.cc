@@ -6,8 +6,11 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
+#include <string>
+#include <system_error>
 
 #include "base/clock.h"
+#include "schema/json_reader.h"
 #include "schema/limits.h"
 #include "server/control_socket.h"
 #include "store/backup.h"
@@ -31,9 +34,20 @@ std::string human(uint64_t bytes) {
 }
 
 /// "/a/b" of "b/" in /a.
-std::string absolute(const std::string& path) {
-  const std::filesystem::path whole = std::filesystem::absolute(path).lexically_normal();
-  return whole.has_filename() ? whole : whole.parent_path();
+Result<std::string> absolute(const std::string& path) {
+  if (path.empty()) return fail(ErrorKind::kEnvironment, "the directory's name is empty");
+  std::error_code error;
+  const std::filesystem::path whole = std::filesystem::absolute(path, error).lexically_normal();
+  if (error) {
+    return fail(ErrorKind::kEnvironment, "there is no working directory that {} could be in: {}", path,
+                error.message());
+  }
+  std::string text = whole.has_filename() ? whole : whole.parent_path();
+  // The server would be told of another directory, and make that one.
+  if (!schema::is_valid_utf8(text)) {
+    return fail(ErrorKind::kEnvironment, "the directory's whole path is not UTF-8: name one whose path is");
+  }
+  return text;
 }
 
 /// What is shown of a backup that takes long: one line that changes on a terminal, else a line now and then.
@@ -83,25 +97,28 @@ Result<json> ask(const BackupOptions& options, const std::string& directory) {
   return fail(ErrorKind::kEnvironment, "the server ended before it said that the backup is there");
 }
 
+int say_nothing_was_saved(const Error& why) {
+  fmt::print(stderr, "kcoral backup: nothing was saved: {}\n", why.message);
+  return 1;
+}
+
 }  // namespace
 
 int run_backup(const BackupOptions& options) {
-  const std::string directory = absolute(options.directory);
-  const bool was_there = is_there(directory);
-  const auto made = ask(options, directory);
-  if (!made && !was_there && is_there(directory)) {
-    fmt::print(stderr, "kcoral backup: {} is there, and whole, but: {}\n", directory, made.error().message);
+  const auto directory = absolute(options.directory);
+  if (!directory) return say_nothing_was_saved(directory.error());
+  const bool was_there = is_there(*directory);
+  const auto made = ask(options, *directory);
+  if (!made && !was_there && is_there(*directory)) {
+    fmt::print(stderr, "kcoral backup: {} is there, and whole, but: {}\n", *directory, made.error().message);
     return 1;
   }
-  if (!made) {
-    fmt::print(stderr, "kcoral backup: nothing was saved: {}\n", made.error().message);
-    return 1;
-  }
+  if (!made) return say_nothing_was_saved(made.error());
   const auto bytes_shared = made->value("bytes_shared", uint64_t{0});
   fmt::print("saved {} requests, {}{}, in {:.1f} s; to start from it: kcoral server --data-dir {}\n",
              made->value("requests", uint64_t{0}), human(made->value("bytes", uint64_t{0})),
              bytes_shared > 0 ? fmt::format(" ({} in files shared with the server's own)", human(bytes_shared)) : "",
-             made->value("seconds", 0.0), directory);
+             made->value("seconds", 0.0), *directory);
   return 0;
 }
 

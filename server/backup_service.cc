@@ -3,9 +3,11 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <array>
 #include <cerrno>
+#include <cstring>
 #include <utility>
 
 #include "base/log.h"
@@ -18,6 +20,7 @@ using namespace std::chrono_literals;
 using nlohmann::json;
 
 constexpr auto kTellEvery = 200ms;
+constexpr int kAcceptAgainMs = 100;
 
 }  // namespace
 
@@ -42,9 +45,17 @@ BackupService::~BackupService() {
 void BackupService::run() {
   while (!closing_) {
     std::array<pollfd, 2> waited = {pollfd{listener_.get(), POLLIN, 0}, pollfd{closing_fd_.get(), POLLIN, 0}};
-    if (::poll(waited.data(), waited.size(), -1) < 0 && errno != EINTR) return;
+    if (::poll(waited.data(), waited.size(), -1) < 0 && errno != EINTR) {
+      spdlog::error("no backups are made until the next start: poll: {}", std::strerror(errno));
+      return;
+    }
     if (closing_) return;
-    if (auto client = ControlConnection::accept(listener_.get())) serve(std::move(*client));
+    if (auto client = ControlConnection::accept(listener_.get())) {
+      serve(std::move(*client));
+    } else {
+      // Without a descriptor for it whoever has connected stays in line, and `poll` would not wait.
+      ::poll(&waited[1], 1, kAcceptAgainMs);
+    }
   }
 }
 
@@ -71,7 +82,8 @@ void BackupService::back_up(ControlConnection& client, const std::string& direct
   };
   const auto made = store_.back_up(directory, progress);
   if (!made) {
-    const std::string why = closing_ ? "the server is shutting down" : made.error().message;
+    const bool is_cut_short = closing_ && made.error().kind == ErrorKind::kCancelled;
+    const std::string why = is_cut_short ? "the server is shutting down" : made.error().message;
     spdlog::warn("no backup to {}: {}", directory, why);
     return client.send({{"error", why}});
   }

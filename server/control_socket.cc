@@ -1,16 +1,17 @@
 #include "server/control_socket.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
 
+#include "base/files.h"
 #include "base/log.h"
 #include "schema/limits.h"
 
@@ -23,10 +24,6 @@ using nlohmann::json;
 constexpr std::string_view kSocketName = "control.sock";
 constexpr int kBacklog = 16;
 constexpr timeval kSendPatience = {.tv_sec = 2, .tv_usec = 0};
-
-UniqueFd open_directory(const std::string& path) {
-  return UniqueFd(::open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-}
 
 /// The address has room for 107 bytes; by way of the directory's descriptor every path fits.
 sockaddr_un address_in(int directory) {

@@ -31,13 +31,10 @@ class ControlConnection {
   /// The next one at a listening socket; nullopt if there is none after all, or it is not permitted.
   static std::optional<ControlConnection> accept(int listener);
 
-  /// For `poll`.
-  int fd() const { return socket_.get(); }
-
   /// Blocks until there is a whole line; nullopt at the end, after `deadline`, when `interrupt` becomes readable, and
   /// if the line is no JSON object.
   std::optional<nlohmann::json> receive(std::optional<SteadyTime> deadline = std::nullopt, int interrupt = -1);
-  /// Blocks for a moment at most: whoever does not read is given up.
+  /// Blocks for a moment at most: whoever does not read is given up. What is not UTF-8 in a text arrives as another.
   void send(const nlohmann::json& line);
   /// Only if there is room for it.
   void send_if_read(const nlohmann::json& line);

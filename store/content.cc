@@ -153,6 +153,8 @@ Status Content::read_artifact(ContentId id, uint64_t size_bytes, const std::func
 
 Status Content::drop_artifact(const Uuid& request_id, ContentId id) {
   const StepGate::Step step(gate_);
+  // Whoever tries again after a full disk finds no name any more; and of a blob that was dropped nobody tries again.
+  if (auto rest = engine_->forget_rest(); !rest) return rest;
   // Whoever repeats a removal that a crash interrupted may find that the id names another content by now.
   auto named = artifact_header(request_id, id);
   if (!named) return fail(named.error());
@@ -165,9 +167,9 @@ Status Content::drop_artifact(const Uuid& request_id, ContentId id) {
 Status Content::drop_artifacts(const Uuid& request_id) {
   const auto entries = engine_->iterate(kArtifacts);
   for (entries->Seek(artifact_key(request_id, 0)); entries->Valid(); entries->Next()) {
-    if (!entries->key().starts_with(std::string(raw(request_id)))) break;
-    const ContentId id = from_big_endian(view(entries->key()).substr(16));
-    if (auto dropped = drop_artifact(request_id, id); !dropped) return dropped;
+    const auto name = artifact_of(view(entries->key()));
+    if (!name || name->request_id != request_id) break;
+    if (auto dropped = drop_artifact(request_id, name->id); !dropped) return dropped;
   }
   if (!entries->status().ok()) return failure(entries->status(), "looking for answers");
   return {};

@@ -90,7 +90,7 @@ class Content {
   /// Hands the content of an artifact to `sink` in order, in pieces of its own choice; an error of `sink` ends it.
   /// kEngine if it is not `size_bytes` long.
   Status read_artifact(ContentId id, uint64_t size_bytes, const std::function<Status(std::string_view)>& sink);
-  /// Does nothing if there is none (any more).
+  /// Does nothing if there is none (any more). Also ends what drops that failed have left without a name.
   Status drop_artifact(const Uuid& request_id, ContentId id);
   /// All that is stored for a request: what a crash left of an answer that was never announced.
   Status drop_artifacts(const Uuid& request_id);

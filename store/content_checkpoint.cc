@@ -3,8 +3,8 @@
 #include <rocksdb/db.h>
 #include <rocksdb/options.h>
 
-#include <algorithm>
 #include <filesystem>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -15,7 +15,6 @@
 namespace kcoral::store {
 namespace {
 
-constexpr size_t kUuidBytes = 16;
 constexpr int kOpenFilesMax = 64;
 
 }  // namespace
@@ -40,8 +39,8 @@ Status ContentCheckpoint::for_each_artifact(
   options.info_log = server_log();
   options.max_open_files = kOpenFilesMax;
   const std::vector<rocksdb::ColumnFamilyDescriptor> families = {
-      {rocksdb::kDefaultColumnFamilyName, rocksdb::ColumnFamilyOptions()},
-      {"artifacts", rocksdb::ColumnFamilyOptions()},
+      {kFamilyNames[kDefault], rocksdb::ColumnFamilyOptions()},
+      {kFamilyNames[kArtifacts], rocksdb::ColumnFamilyOptions()},
   };
   std::vector<rocksdb::ColumnFamilyHandle*> handles;
   rocksdb::DB* opened = nullptr;
@@ -53,11 +52,8 @@ Status ContentCheckpoint::for_each_artifact(
   {
     const std::unique_ptr<rocksdb::Iterator> names(db->NewIterator(rocksdb::ReadOptions(), handles[1]));
     for (names->SeekToFirst(); done && names->Valid(); names->Next()) {
-      const std::string_view key = view(names->key());
-      if (key.size() <= kUuidBytes) continue;
-      std::array<uint8_t, kUuidBytes> request_id;
-      std::copy_n(key.begin(), kUuidBytes, request_id.begin());
-      done = each(Uuid::from_bytes(request_id), from_big_endian(key.substr(kUuidBytes)));
+      const auto name = artifact_of(view(names->key()));
+      if (name) done = each(name->request_id, name->id);
     }
     if (done && !names->status().ok()) done = failure(names->status(), kWhat);
   }

@@ -1,8 +1,12 @@
 // What the content is at one moment, in a directory beside it.
 //
 // It promises: a content that is opened on a copy of that directory has all that was written before the checkpoint was
-// made; table files, which nobody ever changes, are links to the content's own, and nothing else is; the directory goes
-// with the object.
+// made; the directory goes with the object.
+//
+// What it consists of (RocksDB 7.8): links to the content's own table files, to all its logs but the last, and to its
+// file of options; copies of the last log and of the manifest, as long as they are at that moment; and a CURRENT of its
+// own. To make one takes as long as all that, however large the files are: the log is bounded (content_engine.cc).
+// Whoever keeps it may link the table files once more, which nobody ever changes, and copies the rest.
 //
 // Has one owner. One at a time for each content.
 #pragma once

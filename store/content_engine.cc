@@ -161,14 +161,10 @@ ContentEngine::~ContentEngine() {
 Result<std::unique_ptr<ContentEngine>> ContentEngine::open(const std::string& directory) {
   const std::shared_ptr<rocksdb::Cache> cache = rocksdb::NewLRUCache(kBlockCacheBytes);
   const rocksdb::ColumnFamilyOptions small = small_family(cache);
-  const std::vector<rocksdb::ColumnFamilyDescriptor> families = {
-      {rocksdb::kDefaultColumnFamilyName, small},
-      {"blobs", small},
-      {"artifacts", small},
-      {"chunks", chunk_family()},
-      {"audit", small},
-  };
-  KCORAL_CHECK(families.size() == kFamilyCount);
+  std::vector<rocksdb::ColumnFamilyDescriptor> families;
+  for (size_t index = 0; index < kFamilyCount; ++index) {
+    families.emplace_back(kFamilyNames[index], index == kChunks ? chunk_family() : small);
+  }
   std::unique_ptr<ContentEngine> engine(new ContentEngine(directory));
   if (auto made = make_directories(directory); !made) return fail(made.error());
   rocksdb::DB* db = nullptr;
@@ -328,8 +324,31 @@ Status ContentEngine::forget(ContentId id) {
 Status ContentEngine::forget_named(rocksdb::WriteBatch& batch, ContentId id, std::string_view what) {
   batch.Put(family(kDefault), writing_key(id), "");
   if (auto written = write(batch, what); !written) return written;
+  Status forgotten = forget_nameless(id);
+  if (!forgotten) {
+    const MutexLock lock(rest_mutex_);
+    rest_.insert(id);
+  }
+  return forgotten;
+}
+
+Status ContentEngine::forget_nameless(ContentId id) {
   if (auto synced = sync(); !synced) return fail(synced.error());
   return forget(id);
+}
+
+Status ContentEngine::forget_rest() {
+  for (;;) {
+    ContentId id = 0;
+    {
+      const MutexLock lock(rest_mutex_);
+      if (rest_.empty()) return {};
+      id = *rest_.begin();
+    }
+    if (auto forgotten = forget_nameless(id); !forgotten) return forgotten;
+    const MutexLock lock(rest_mutex_);
+    rest_.erase(id);
+  }
 }
 
 }  // namespace kcoral::store

@@ -9,21 +9,27 @@
 #include <rocksdb/db.h>
 #include <rocksdb/write_batch.h>
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/error.h"
+#include "base/mutex.h"
 #include "store/content.h"
 
 namespace kcoral::store {
 
 enum FamilyIndex : size_t { kDefault, kBlobs, kArtifacts, kChunks, kAudit, kFamilyCount };
+
+inline constexpr std::array<const char*, kFamilyCount> kFamilyNames = {"default", "blobs", "artifacts", "chunks",
+                                                                       "audit"};
 
 inline std::string_view view(const rocksdb::Slice& slice) { return {slice.data(), slice.size()}; }
 inline rocksdb::Slice slice(std::string_view text) { return {text.data(), text.size()}; }
@@ -70,27 +76,33 @@ class ContentEngine {
 
   /// Where a checkpoint is made. What is there when the database is opened is removed.
   std::string checkpoint_path() const;
-  /// Makes a directory with all that is written: table files as links, everything else as copies. Nothing is flushed
-  /// for it, so that a disk without room fails the checkpoint and nobody else. Requires: nothing of that name is there.
+  /// Makes a directory with all that is written, of what content_checkpoint.h says. Nothing is flushed for it, so that
+  /// a disk without room fails the checkpoint and nobody else. Requires: nothing of that name is there.
   Status checkpoint(const std::string& path);
 
   /// Removes the chunks of `id`, and its mark. The space of a table file of its own is free at once, unless RocksDB is
   /// about to compact it.
   Status forget(ContentId id);
   /// The same of content with a name, which `batch` removes: that first, so that no name ever outlives its chunks.
+  /// If it fails after that, what is left is remembered for `forget_rest`, and by its mark for the next start.
   Status forget_named(rocksdb::WriteBatch& batch, ContentId id, std::string_view what);
+  /// Ends what every `forget_named` that failed has left.
+  Status forget_rest();
 
  private:
   class DefaultMemtables;
 
   explicit ContentEngine(std::string directory);
   rocksdb::Status append(rocksdb::WriteBatch& batch, const rocksdb::WriteOptions& options);
+  Status forget_nameless(ContentId id);
 
   const std::string directory_;
   std::shared_ptr<DefaultMemtables> memtables_;
   std::unique_ptr<rocksdb::DB> db_;
   std::vector<rocksdb::ColumnFamilyHandle*> families_;
   std::atomic<uint64_t> memtable_with_placeholder_{0};
+  Mutex rest_mutex_;
+  std::set<ContentId> rest_ KCORAL_GUARDED_BY(rest_mutex_);  // has lost its name, and has chunks yet
 
   // Writes that have begun, writes that have ended, and how many had ended before the last successful sync.
   std::atomic<uint64_t> begun_{0};

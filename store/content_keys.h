@@ -1,7 +1,10 @@
 // How the content is found in RocksDB: the keys that content.h documents.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -37,6 +40,20 @@ inline std::string chunk_key(ContentId id, uint64_t index) { return big_endian(i
 inline std::string artifact_key(const Uuid& request_id, ContentId id) {
   return std::string(raw(request_id)) + big_endian(id, 8);
 }
+
+struct ArtifactName {
+  Uuid request_id;
+  ContentId id = 0;
+};
+
+/// What a key of an artifact names; nullopt if it is none.
+inline std::optional<ArtifactName> artifact_of(std::string_view key) {
+  std::array<uint8_t, 16> request_id;
+  if (key.size() != request_id.size() + 8) return std::nullopt;
+  std::copy_n(key.begin(), request_id.size(), request_id.begin());
+  return ArtifactName{.request_id = Uuid::from_bytes(request_id), .id = from_big_endian(key.substr(request_id.size()))};
+}
+
 inline std::string writing_key(ContentId id) { return std::string(kWritingMark) + big_endian(id, 8); }
 
 }  // namespace kcoral::store

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <array>
 #include <cerrno>
@@ -10,6 +11,8 @@
 #include <filesystem>
 #include <utility>
 #include <vector>
+
+#include "base/files.h"
 
 namespace kcoral::store {
 namespace {
@@ -20,12 +23,6 @@ constexpr std::string_view kLockName = "lock";
 
 tl::unexpected<Error> unusable(const std::string& path, std::string_view why) {
   return fail(ErrorKind::kEnvironment, "the data directory {} cannot be used: {}", path, why);
-}
-
-Status sync_directory(const std::string& path) {
-  const UniqueFd directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!directory || ::fsync(directory.get()) != 0) return unusable(path, std::strerror(errno));
-  return {};
 }
 
 Status create_directory(const std::string& path) {
@@ -40,13 +37,14 @@ Status create_directory(const std::string& path) {
   fs::create_directories(parent, error);
   if (error) return unusable(path, error.message());
   for (const fs::path& made : missing) {
-    if (auto synced = sync_directory(made.parent_path().string()); !synced) return synced;
+    if (auto synced = sync_path(made.parent_path()); !synced) return unusable(path, synced.error().message);
   }
   const bool is_new = ::mkdir(path.c_str(), 0700) == 0;
   if (!is_new && errno != EEXIST) return unusable(path, std::strerror(errno));
-  // A server that was killed may have made it and not synced it. Where that cannot be done somebody else made it.
-  auto synced = sync_directory(parent.string());
-  return is_new ? synced : Status();
+  // A server that was killed may have made it and not synced it. Where we are not permitted to somebody else made it.
+  if (!is_new && !open_directory(parent) && (errno == EACCES || errno == EPERM)) return {};
+  if (auto synced = sync_path(parent); !synced) return unusable(path, synced.error().message);
+  return {};
 }
 
 /// Refuses the directory of something else: making it private would lock others out of it. Ours has the database, or
@@ -88,7 +86,7 @@ Result<UniqueFd> take_lock(const std::string& path) {
 Result<DataDir> DataDir::open(const std::string& path) {
   if (path.empty()) return unusable(path, "its name is empty");
   if (auto created = create_directory(path); !created) return fail(created.error());
-  UniqueFd directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  UniqueFd directory = open_directory(path);
   if (!directory) return unusable(path, std::strerror(errno));
   if (auto ours = check_contents(path); !ours) return fail(ours.error());
   struct stat status {};

@@ -26,21 +26,35 @@ void DurableStore::append_audit(const Fence& fence, std::vector<AuditRecord> rec
 }
 
 void DurableStore::note(const Fence& fence, RunNotes notes) {
+  if (InFlight::Token token = in_flight_.enter(); token && notes_.add(fence, std::move(notes))) write_notes_soon();
+}
+
+void DurableStore::keep_notes(PendingNotes::ByRun taken) {
+  if (notes_.put_back(std::move(taken))) write_notes_soon();
+}
+
+void DurableStore::write_notes_soon() {
   InFlight::Token token = in_flight_.enter();
-  if (!token) return;
-  if (!notes_.add(fence, std::move(notes))) return;
+  if (!token) return;  // what the next start does not find is a gap in the audit, and it says so
   const auto taken = std::make_shared<PendingNotes::ByRun>();
+  // How much it writes is known only then: as much as runs say in that time.
   writer_->submit({.apply = [this, taken]() -> Result<AfterCommit> {
                      failpoint("store.notes.begun");
                      notes_.take_all(*taken);
                      if (auto written = write_notes(*taken); !written) return fail(written.error());
                      failpoint("store.notes.applied");
-                     return AfterCommit([] { failpoint("store.notes.committed"); });
+                     return AfterCommit([this] {
+                       failpoint("store.notes.committed");
+                       notes_wait_for_room_ = false;
+                     });
                    },
                    .failed =
                        [this, taken, token](const Error& error) {
-                         spdlog::warn("what runs say of themselves cannot be written down yet: {}", error.message);
-                         notes_.put_back(std::move(*taken));
+                         if (!notes_wait_for_room_) {
+                           spdlog::warn("what runs say of themselves cannot be written down yet: {}", error.message);
+                         }
+                         notes_wait_for_room_ = true;
+                         keep_notes(std::move(*taken));
                        },
                    .bytes = 0},
                   Writer::Urgency::kDelayed);

@@ -377,7 +377,7 @@ void DurableStore::commit_ending(const EndingPtr& ending) {
                    },
                    .failed =
                        [this, ending](const Error& error) {
-                         notes_.put_back({{ending->fence, std::move(ending->notes)}});
+                         keep_notes({{ending->fence, std::move(ending->notes)}});
                          drop_answer(ending);
                          ending->done(fail(error));
                        },
@@ -451,7 +451,7 @@ void DurableStore::give_up(const Fence& fence, std::string reason, State gap_fro
                   },
                   .failed =
                       [this, ending, notes](const Error& error) {
-                        notes_.put_back(std::move(*notes));
+                        keep_notes(std::move(*notes));
                         ending->done(fail(error));
                       },
                   .bytes = 0});
@@ -484,7 +484,7 @@ void DurableStore::cancel(const Uuid& request_id, CancelBy by, std::function<voi
                    },
                    .failed =
                        [this, notes, done, token](const Error& error) {
-                         notes_.put_back(std::move(*notes));
+                         keep_notes(std::move(*notes));
                          done(fail(error));
                        },
                    .bytes = 0});
@@ -530,7 +530,7 @@ Status DurableStore::recover() {
 /// Answers that were stored just before a crash kept their row from referring to them.
 Status DurableStore::sweep_answers(const std::vector<Reader::Unfinished>& unfinished) {
   for (const Reader::Unfinished& request : unfinished) {
-    if (request.state == State::kQueued) continue;  // it has none: it was swept before it was queued again
+    if (request.state == State::kQueued) continue;  // swept before it was queued again; in a copy it is doomed
     if (auto dropped = content_->drop_artifacts(request.fence.request_id); !dropped) return dropped;
   }
   return {};
@@ -544,8 +544,8 @@ Status DurableStore::abandon_all(const std::vector<Reader::Unfinished>& unfinish
   if (started.empty()) return {};
   Collector abandoned(started.size());
   for (const Reader::Unfinished* request : started) {
-    // A gap also in one that was only assigned: that it runs is committed with whatever is committed next, as its
-    // records are.
+    // A gap also in one that was only assigned: that it runs waits a moment before it is written down, as its records
+    // do.
     give_up(
         request->fence, "the server ended while it ran", State::kAssigned,
         [&abandoned](Status status) { abandoned.report(std::move(status)); }, token);

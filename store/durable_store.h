@@ -145,6 +145,9 @@ class DurableStore final : public Store {
   Result<std::string> output_so_far(Reader& reader, const Uuid& request_id, OutputStream stream, bool& is_complete);
 
   void note(const Fence& fence, RunNotes notes);
+  /// What an operation had taken that failed.
+  void keep_notes(PendingNotes::ByRun taken);
+  void write_notes_soon();
   /// Within a transaction. What comes from an attempt that is over is passed over.
   Status write_notes(const PendingNotes::ByRun& taken);
 
@@ -207,6 +210,7 @@ class DurableStore final : public Store {
   FairQueue queue_;
   UndoLog undo_log_;  // the writer's thread only
   PendingNotes notes_;
+  bool notes_wait_for_room_ = false;  // the writer's thread only
   LiveOutputs outputs_;
   Watches watches_;
   Meters meters_;

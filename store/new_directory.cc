@@ -3,19 +3,24 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <system_error>
 #include <utility>
 
+#include "base/files.h"
 #include "base/log.h"
 
 namespace kcoral::store {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr std::string_view kIsMountPoint = "it is a mount point: name a new directory inside of it";
 
 std::string beside(const std::string& path) { return path + ".incomplete"; }
 
@@ -31,6 +36,14 @@ tl::unexpected<Error> unusable(const std::string& path, int number) {
   return unusable(path, std::strerror(number));
 }
 
+/// Such as nothing can be renamed to. Of one that shows a part of its parent's own file system only the rename says so.
+bool is_mount_point(const std::string& directory) {
+  struct stat here {};
+  struct stat above {};
+  const std::string parent = fs::path(directory).parent_path();
+  return ::lstat(directory.c_str(), &here) == 0 && ::stat(parent.c_str(), &above) == 0 && here.st_dev != above.st_dev;
+}
+
 Status check_name(const std::string& path) {
   std::error_code error;
   if (!fs::path(path).has_filename()) return unusable(path, "it has no name of its own");
@@ -44,19 +57,16 @@ Status check_name(const std::string& path) {
   }
   if (error) return unusable(path, error.message());
   if (status.type() != fs::file_type::directory) return unusable(path, "it exists, and is no directory");
+  if (is_mount_point(path)) return unusable(path, kIsMountPoint);
   const bool is_empty = fs::is_empty(path, error);
   if (error) return unusable(path, error.message());
   if (!is_empty) return unusable(path, "it exists, and is not empty");
   return {};
 }
 
-UniqueFd open_directory(const std::string& path) {
-  return UniqueFd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
-}
-
 /// Invalid while somebody else has it locked, or if it is not what lies at `path` any more.
 UniqueFd locked(const std::string& path) {
-  UniqueFd directory = open_directory(path);
+  UniqueFd directory = open_directory(path, O_NOFOLLOW);
   struct stat ours {
   }, there{};
   if (!directory || ::flock(directory.get(), LOCK_EX | LOCK_NB) != 0) return UniqueFd();
@@ -72,23 +82,18 @@ bool has_only(const std::string& directory, const std::vector<std::string>& entr
   return !error;
 }
 
-Status sync_entry(const std::string& path, int flags) {
-  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | flags));
-  if (!file) return fail_errno("open", path);
-  if (::fsync(file.get()) != 0) return fail_errno("fsync", path);
-  return {};
-}
-
 /// Files before the directory that names them.
 Status sync_all(const std::string& directory) {
   std::error_code error;
   for (fs::directory_iterator entry(directory, error), end; !error && entry != end; entry.increment(error)) {
     const std::string path = entry->path();
-    const Status synced = entry->is_directory() ? sync_all(path) : sync_entry(path, 0);
+    const bool is_directory = entry->is_directory(error);
+    if (error) break;
+    const Status synced = is_directory ? sync_all(path) : sync_path(path);
     if (!synced) return synced;
   }
   if (error) return fail(ErrorKind::kEnvironment, "{}: {}", directory, error.message());
-  return sync_entry(directory, O_DIRECTORY);
+  return sync_path(directory);
 }
 
 }  // namespace
@@ -136,13 +141,11 @@ Status NewDirectory::place() {
     if (errno == ENOTEMPTY || errno == EEXIST || errno == ENOTDIR) {
       return unusable(path_, "somebody else has put something there meanwhile");
     }
-    if (errno == EBUSY || errno == EXDEV) {
-      return unusable(path_, "it is a mount point: name a new directory below it");
-    }
+    if (errno == EBUSY || errno == EXDEV) return unusable(path_, kIsMountPoint);
     return unusable(path_, errno);
   }
   now_at_ = path_;
-  if (auto synced = sync_entry(fs::path(path_).parent_path(), O_DIRECTORY); !synced) return synced;
+  if (auto synced = sync_path(fs::path(path_).parent_path()); !synced) return synced;
   now_at_.clear();
   return {};
 }

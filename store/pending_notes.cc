@@ -17,13 +17,16 @@ bool PendingNotes::add(const Fence& fence, RunNotes notes) {
   return !std::exchange(is_awaited_, true);
 }
 
-void PendingNotes::put_back(ByRun taken) {
+bool PendingNotes::put_back(ByRun taken) {
+  std::erase_if(taken, [](const auto& of_run) { return of_run.second.is_empty(); });
+  if (taken.empty()) return false;
   const MutexLock lock(mutex_);
   for (auto& [fence, notes] : taken) {
     RunNotes& pending = pending_[fence];
     notes.append(std::exchange(pending, {}));
     pending = std::move(notes);
   }
+  return !std::exchange(is_awaited_, true);
 }
 
 void PendingNotes::take(const Fence& fence, RunNotes& taken) {

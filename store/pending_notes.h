@@ -20,6 +20,7 @@ struct RunNotes {
   std::vector<AuditRecord> records;
 
   void append(RunNotes later);
+  bool is_empty() const { return !pid && !gpu_ids && records.empty(); }
 };
 
 class PendingNotes {
@@ -28,7 +29,8 @@ class PendingNotes {
 
   /// True if all were taken since the last time, so that somebody has to take these.
   [[nodiscard]] bool add(const Fence& fence, RunNotes notes);
-  void put_back(ByRun taken);
+  /// True as above.
+  [[nodiscard]] bool put_back(ByRun taken);
 
   // Appended to what was taken before.
   void take(const Fence& fence, RunNotes& taken);

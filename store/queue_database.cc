@@ -1,12 +1,11 @@
 #include "store/queue_database.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
 
-#include "base/unique_fd.h"
+#include "base/files.h"
 
 namespace kcoral::store {
 namespace {
@@ -133,10 +132,9 @@ Status migrate(Database& database, size_t version) {
 /// A server that was killed may have left commits that it had not synced yet, and the kernel still has them. Nobody may
 /// hear of them before a loss of power would leave them too.
 Status sync_what_was_left(const std::string& path) {
-  const UniqueFd wal(::open((path + "-wal").c_str(), O_RDONLY | O_CLOEXEC));
-  if (!wal && errno == ENOENT) return {};
-  if (!wal || ::fsync(wal.get()) != 0) return fail_errno("sync", path + "-wal");
-  return {};
+  const std::string wal = path + "-wal";
+  if (::access(wal.c_str(), F_OK) != 0 && errno == ENOENT) return {};
+  return sync_path(wal);
 }
 
 }  // namespace

@@ -74,8 +74,8 @@ class Retention {
   Result<bool> step();
   Result<std::vector<int64_t>> due_answers();
   /// Now, as far as ages are concerned.
-  WallTime age_now();
-  Result<std::vector<int64_t>> due_requests();
+  WallTime age_now() KCORAL_REQUIRES(pruning_mutex_);
+  Result<std::vector<int64_t>> due_requests() KCORAL_REQUIRES(pruning_mutex_);
   bool is_over_capacity() const { return bounds_.artifact_bytes_max && kept_bytes_ > *bounds_.artifact_bytes_max; }
   Status commit(std::function<Result<uint64_t>()> change);
   Result<uint64_t> prune_answer(int64_t seq);
@@ -105,8 +105,10 @@ class Retention {
   Statement undoom_;
 
   Mutex pruning_mutex_;  // one at a time
-  WallTime age_now_;     // its last look
-  SteadyTime looked_at_;
+  // What the last look took for now. It follows a clock that is put back at once, and one that is put forth, or right
+  // again, at double speed: until then, or until the next start, less is forgotten than could be.
+  WallTime age_now_ KCORAL_GUARDED_BY(pruning_mutex_);
+  SteadyTime looked_at_ KCORAL_GUARDED_BY(pruning_mutex_);
   Mutex mutex_;
   ConditionVariable wakeup_;
   bool awake_ KCORAL_GUARDED_BY(mutex_) = true;  // at first there may be leftovers

@@ -10,12 +10,16 @@
 #include <utility>
 
 #include "base/log.h"
+#include "schema/limits.h"
 
 namespace kcoral::store {
 namespace {
 
 // Of 4 KiB: about 4 MiB of WAL before it is moved into the database.
 constexpr int kCheckpointPages = 1000;
+// The WAL's file is cut to this when it begins anew: a backup may have kept it growing for long (sqlite_snapshot.h).
+// Well above what it has otherwise, lest it be cut and made longer again and again.
+constexpr uint64_t kWalFileBytesKept = 64 * limits::kMiB;
 // Only an operator's own shell can hold the database against us; waiting for it is better than failing.
 constexpr int kBusyTimeoutMs = 10'000;
 
@@ -71,6 +75,8 @@ Result<std::unique_ptr<Database>> Database::open(const std::string& path, Access
   if (access == Access::kReader) {
     ::sqlite3_db_config(database->handle_, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, nullptr);
     pragmas += "PRAGMA query_only=ON;";
+  } else {
+    pragmas += fmt::format("PRAGMA journal_size_limit={};", kWalFileBytesKept);
   }
   if (auto set = database->execute(pragmas); !set) {
     return fail(ErrorKind::kEnvironment, "{} is not a database of kcoral: {}", path, set.error().message);

@@ -58,6 +58,8 @@ Status DatabaseSnapshot::copy_to(const std::string& path, const std::function<St
   const int finished = ::sqlite3_backup_finish(backup);
   if (!asked) return asked;
   if (finished != SQLITE_OK) return (*copy)->failure(finished, "copying");
+  // Of a lock, which one could wait for and step on, `finish` says nothing.
+  if (code != SQLITE_DONE) return (*copy)->failure(code, "copying");
   // The copied header wants a write-ahead log. Without one the copy is one file; a server gives it a log again.
   return (*copy)->execute("PRAGMA journal_mode=DELETE");
 }

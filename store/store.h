@@ -59,7 +59,7 @@ struct Admission {
   };
   Kind kind = Kind::kAdmitted;
   std::vector<Digest> missing;               // in program order
-  std::optional<RequestStatus> status = {};  // as of that commit, of what is new and to be polled
+  std::optional<RequestStatus> status = {};  // when it was admitted, of what is new and to be polled
 };
 
 /// One started run of a request. Every later word about it must carry the same attempt, or it is refused.

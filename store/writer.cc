@@ -45,15 +45,17 @@ Result<std::unique_ptr<Writer>> Writer::create(Database& database, UndoLog& undo
 Writer::~Writer() { close(); }
 
 void Writer::submit(Operation operation, Urgency urgency) {
+  bool wake = true;
   {
     const MutexLock lock(mutex_);
     if (urgency == Urgency::kNow) {
       waiting_.push_back(std::move(operation));
     } else {
+      wake = delayed_.empty();  // else it waits for an earlier one already
       delayed_.push_back({Clock::system().now() + limits::kRecordsDelayStore, std::move(operation)});
     }
   }
-  wakeup_.notify_one();
+  if (wake) wakeup_.notify_one();
 }
 
 void Writer::wake() {

@@ -1,8 +1,8 @@
 // One slot: bubblewrap with the zygote inside, from its start to its end.
 //
-// It promises: `on_ready` once, or `on_lost`; after `on_lost` nothing. Destroying a Slot kills it, and with it every
-// process that was ever started in it (ARCHITECTURE.md, "Sandbox"). A slot that was lost is not mended: the executor
-// ends and a new one takes its place.
+// It promises: `on_ready` once, or `on_lost`; after `on_lost` nothing. Destroying a Slot ends it, for which it
+// blocks up to 1.5 s, and with it every process that was ever started in it (ARCHITECTURE.md, "Sandbox"). A slot that
+// was lost is not mended: the executor ends and a new one takes its place.
 //
 // Belongs to its loop's thread, which must be a permanent one: the slot dies with the thread that started it.
 #pragma once

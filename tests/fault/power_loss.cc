@@ -15,9 +15,16 @@
 //   KCORAL_POWER_LOSS_STATE  has `journal` and `graves`; beside the root and on its file system
 //   KCORAL_POWER_LOSS_LIES   optional: syncs of paths with this text in them do nothing, and succeed
 //
+// Not watched are SQLite's -shm, the control socket, and a checkpoint of the content (`.tmp` until it is whole).
+// Nothing durable is in them: a start makes the former two anew and removes the latter. They stay as the process left
+// them. A checkpoint's tables are links to watched files: making and removing such a link changes no file, a sync
+// through one counts for its file, and a file that loses its last watched name gets its grave whatever links there are.
+//
 // Children inherit nothing of it: the environment is cleared of it, and a fork is not watched. What it cannot write
-// down (a shared writable mapping other than of SQLite's -shm, a rename between directories) ends the process with a
-// message. What does not come through these calls is found by power_loss.py, which compares all files with the journal.
+// down ends the process with a message: a shared writable mapping of a watched file, a rename of a watched directory or
+// from one into another, opening a file to change it by a name that is not watched while it has others, giving a
+// watched name to a file that had none. What does not come through these calls is found by power_loss.py, which
+// compares all files with the journal.
 //
 // Thread-safe.
 #include <dlfcn.h>
@@ -70,6 +77,9 @@ struct JournalHead {
 };
 
 constexpr uint64_t kAlignment = 8;
+
+/// Below the root, with all that is in them; as in power_loss.py.
+constexpr std::string_view kVolatile[] = {"/control.sock", "/content/checkpoint", "/content/checkpoint.tmp"};
 
 std::atomic<bool> is_watching{false};
 std::mutex mutex;
@@ -149,8 +159,14 @@ bool is_under_root(std::string_view path) {
   return true;
 }
 
-/// SQLite maps it, and makes it anew after a loss of power.
-bool is_volatile(std::string_view path) { return path.ends_with("-shm"); }
+/// What the next start makes anew, or removes. Requires: it is under the root.
+bool is_volatile(std::string_view path) {
+  if (path.ends_with("-shm")) return true;
+  path.remove_prefix(root().size());
+  return std::ranges::any_of(kVolatile, [&](std::string_view name) {
+    return path.starts_with(name) && (path.size() == name.size() || path[name.size()] == '/');
+  });
+}
 
 std::string parent_of(const std::string& path) { return path.substr(0, path.rfind('/')); }
 
@@ -168,6 +184,14 @@ struct stat status_of(int fd) {
   struct stat status {};
   if (::fstat(fd, &status) != 0) status.st_mode = 0;
   return status;
+}
+
+/// Before changes through a name that is not watched: the file may have one that is.
+void expect_no_other_name(int directory, const char* path) {
+  struct stat status {};
+  if (!is_watching || ::fstatat(directory, path, &status, 0) != 0) return;
+  if (!S_ISREG(status.st_mode) || status.st_dev != device || status.st_nlink < 2) return;
+  refuse("changing a file by a name that is not watched and not its only one is not understood", path);
 }
 
 /// Its path, if it is a file that would lose something.
@@ -258,6 +282,7 @@ long open_at(int directory, const char* path, int flags, mode_t mode) {
   const auto call = [&] { return ::syscall(SYS_openat, directory, path, flags, mode); };
   const auto watched = watched_path(directory, path);
   const int access = flags & O_ACCMODE;
+  if (!watched && (access != O_RDONLY || (flags & O_TRUNC) != 0)) expect_no_other_name(directory, path);
   if (!watched || (access == O_RDONLY && (flags & O_CREAT) == 0)) return call();
   if (access == O_WRONLY) flags = (flags & ~O_ACCMODE) | O_RDWR;  // what is overwritten can be read
   const std::lock_guard lock(mutex);
@@ -296,7 +321,9 @@ long rename_at(int from_directory, const char* from, int to_directory, const cha
 long link_at(int from_directory, const char* from, int to_directory, const char* to, int flags) {
   const auto call = [&] { return ::syscall(SYS_linkat, from_directory, from, to_directory, to, flags); };
   const auto path = watched_path(to_directory, to);
-  return path ? change_entry(*path, call) : call();
+  if (!path) return call();
+  if (!watched_path(from_directory, from)) refuse("linking a file that is not watched is not understood", from);
+  return change_entry(*path, call);
 }
 
 long unlink_at(int directory, const char* name, int flags) {
@@ -372,8 +399,9 @@ mode_t mode_of(int flags, va_list more) {
 }
 
 int truncate_path(const char* path, off_t length) {
-  if (!watched_path(AT_FDCWD, path)) return plain(::syscall(SYS_truncate, path, length));
-  refuse("truncating by name is not understood", path);
+  if (watched_path(AT_FDCWD, path)) refuse("truncating by name is not understood", path);
+  expect_no_other_name(AT_FDCWD, path);
+  return plain(::syscall(SYS_truncate, path, length));
 }
 
 int truncate_file(int fd, off_t length) {

@@ -9,7 +9,9 @@ What no sync made durable is undone, or all of it but a part that the seed choos
   its sectors of 512 bytes: a disk that writes in an order of its own. Where a page was lost before one that was kept
   the file has zeros. The names of one call (a rename) change together.
 
-What processes write that are not watched (the executors their locks) is left as it is. SQLite's -shm goes.
+What processes write that are not watched (the executors their locks) is left as it is, and so is what the next start
+makes anew or removes (the control socket, a checkpoint of the content); but what a checkpoint shares with watched files
+is lost with them. SQLite's -shm goes.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ JOURNAL_BYTES_MAX = 4 << 30  # sparse
 PAGE_BYTES = 4096
 SECTOR_BYTES = 512
 OF_OTHERS = "executors"  # a directory in which processes that are not watched write
+VOLATILE = ("control.sock", "content/checkpoint", "content/checkpoint.tmp")  # not watched, as in power_loss.cc
 DIRECTORY = 2**64 - 1
 HEAD = struct.Struct("<QIIQQQQQQ")
 JOURNAL_HEAD = struct.Struct("<QQ")
@@ -149,7 +152,8 @@ class Disk:
     # --- what is on the disk ---
 
     def _is_of_others(self, path: str) -> bool:
-        return path.endswith("-shm") or os.path.dirname(path) == str(self.root / OF_OTHERS)
+        below = os.path.relpath(path, self.root)
+        return path.endswith("-shm") or below in VOLATILE or os.path.dirname(below) == OF_OTHERS
 
     def _walk(self) -> dict[str, int]:
         """Inodes by path, directories before what is in them."""
@@ -157,6 +161,7 @@ class Disk:
         if self.root.exists():
             found[str(self.root)] = DIRECTORY
         for directory, directories, files in os.walk(self.root):
+            directories[:] = [name for name in directories if not self._is_of_others(os.path.join(directory, name))]
             found.update((os.path.join(directory, name), DIRECTORY) for name in directories)
             paths = [os.path.join(directory, name) for name in files]
             found.update((path, os.stat(path).st_ino) for path in paths if not self._is_of_others(path))

@@ -48,7 +48,7 @@ from harness import KCORAL, PATIENCE_S, Server, executors_of, sandboxes_with, wa
 from power_loss import Disk  # noqa: E402
 from rows import Row, rows_in, rows_left_by  # noqa: E402
 from runs import Run, Runs  # noqa: E402
-from told import Told, promise  # noqa: E402
+from told import Sent, Told, Violation, promise  # noqa: E402
 
 WORKERS = 3
 ROUNDS_OF_A_DIRECTORY = 100  # history accumulates, and the disk has its bounds
@@ -297,7 +297,7 @@ class Trial:
         old = plan.draw.sample(sorted(self.ended), min(OLD_ONES, len(self.ended)))
         runs = self.runs.all()
         for id in fresh + old:
-            expect_end(self.told, self.told.sent[id], rows[id], runs.get(id, []))
+            self._expect_end(self.told.sent[id], rows[id], runs.get(id, []))
         for id in self.ended:
             promise(runs.get(id) == self._ended_runs.get(id), f"{id}: ran after it had ended")
         self.ended, self._ended_runs = rows, runs
@@ -312,10 +312,18 @@ class Trial:
         self.server.start()
         runs = self.runs.all()
         for id, row in self._rows_if_all_ended().items():
-            expect_end(self.told, self.told.sent[id], row, runs.get(id, []))
+            self._expect_end(self.told.sent[id], row, runs.get(id, []))
         promise(runs == self._ended_runs, "what had ended ran again")
         promise(self.server.stop() == 0, "the server did not end in order")
         self._read_log(None)
+
+    def _expect_end(self, sent: Sent, row: Row, runs: list[Run]) -> None:
+        try:
+            expect_end(self.told, sent, row, runs)
+        except Violation:
+            raise
+        except (AssertionError, LookupError) as error:  # an answer of another form, a list that has nothing in it
+            raise Violation(f"{sent.id}: {row}, and what is told of it is amiss: {error!r}") from error
 
     def _rows_if_all_ended(self) -> dict[str, Row] | None:
         rows = rows_in(self.server.data_dir / "queue.sqlite3", "ro")

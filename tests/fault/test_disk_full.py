@@ -23,8 +23,6 @@ from typing import Iterator
 
 import pytest
 
-from small_disk import CannotMount, SmallDisk, small_disk  # noqa: I001, as below
-
 import server_crash  # noqa: F401, which finds the harness
 from accounts import expect_audit, expect_sound_runs
 from harness import Reply, Server, multipart, wait_until

@@ -6,6 +6,7 @@ import contextlib
 import os
 import pathlib
 import random
+import re
 import signal
 import sqlite3
 import subprocess
@@ -63,11 +64,20 @@ class Watched:
         self.disk = Disk(self.root, directory / "state")
 
     def run(self, source: str, end: str = END, lies: str = "") -> None:
+        ended = self._run(source, end, lies)
+        assert ended.returncode == (-signal.SIGKILL if end else 0), ended.stderr
+
+    def refusal_of(self, source: str) -> str:
+        """What the library says of a call that it does not understand."""
+        ended = self._run(source, END, "")
+        assert ended.returncode == -signal.SIGABRT, ended
+        return ended.stderr
+
+    def _run(self, source: str, end: str, lies: str) -> subprocess.CompletedProcess[str]:
         program = BEGINNING + textwrap.dedent(source) + end
         command = [sys.executable, "-S", "-B", "-c", program, str(self.root)]
         environment = {**os.environ, **self.disk.environment(lies)}
-        ended = subprocess.run(command, env=environment, stderr=subprocess.PIPE, timeout=60)
-        assert ended.returncode == (-signal.SIGKILL if end else 0), ended.stderr.decode()
+        return subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, timeout=60)
 
     def lose(self, left: Left = Left.NOTHING, seed: int = 0) -> dict[str, bytes]:
         self.disk.lose(Chosen(left, seed))
@@ -256,6 +266,80 @@ def test_children_are_not_watched(watched):
         os.wait()
         make("file", b"synced")
     """)
+    assert watched.lose() == {"file": b"synced"}
+
+
+CHECKPOINT = """
+os.mkdir("content")
+sync_directory()
+fd = make("content/1.sst", b"synced")
+sync_directory("content")
+os.mkdir("content/checkpoint.tmp")
+os.link("content/1.sst", "content/checkpoint.tmp/1.sst")
+os.write(os.open("content/checkpoint.tmp/CURRENT", os.O_WRONLY | os.O_CREAT), b"copied")
+os.rename("content/checkpoint.tmp", "content/checkpoint")
+"""
+
+
+def test_a_checkpoint_is_not_watched_but_the_files_are_that_it_links_to(watched):
+    watched.run(CHECKPOINT + 'os.write(fd, b" and not"); os.unlink("content/1.sst")')
+    assert watched.files() == {"content/checkpoint/1.sst": b"synced and not", "content/checkpoint/CURRENT": b"copied"}
+    names = ["content/1.sst", "content/checkpoint/1.sst"]
+    assert watched.lose() == {**dict.fromkeys(names, b"synced"), "content/checkpoint/CURRENT": b"copied"}
+
+
+def test_a_file_comes_back_that_a_checkpoint_had_the_last_link_to(watched):
+    watched.run(CHECKPOINT + """
+os.write(fd, b" and not")
+os.unlink("content/1.sst")
+for name in os.listdir("content/checkpoint"): os.unlink("content/checkpoint/" + name)
+os.rmdir("content/checkpoint")
+""")
+    assert watched.files() == {}
+    assert watched.lose() == {"content/1.sst": b"synced"}
+
+
+def test_a_sync_through_a_checkpoint_counts(watched):
+    watched.run(CHECKPOINT + """
+os.write(fd, b" later")
+os.fsync(os.open("content/checkpoint/1.sst", os.O_RDONLY))
+os.write(fd, b" and not")
+""")
+    assert watched.lose()["content/1.sst"] == b"synced later"
+
+
+def test_a_checkpoint_goes_with_the_directory_around_it(watched):
+    watched.run("""
+        os.mkdir("content")
+        os.mkdir("content/checkpoint")
+        os.open("content/checkpoint/CURRENT", os.O_WRONLY | os.O_CREAT)
+    """)
+    assert watched.lose() == {}
+    assert not (watched.root / "content").exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        'os.open("content/checkpoint/1.sst", os.O_WRONLY)',
+        'os.open("content/checkpoint/1.sst", os.O_RDONLY | os.O_TRUNC)',
+        'os.truncate("content/checkpoint/1.sst", 0)',
+        'os.link("content/checkpoint/CURRENT", "content/CURRENT")',
+        'os.rename("content/checkpoint/CURRENT", "content/CURRENT")',
+        'os.rename("content/checkpoint", "content/another")',
+        'os.mkdir("directory"); os.rename("directory", "another")',
+    ],
+)
+def test_what_would_confuse_the_journal_is_refused(watched, change):
+    assert re.match("power loss: .* understood", watched.refusal_of(CHECKPOINT + change))
+    assert watched.files().keys() >= {"content/checkpoint/1.sst", "content/checkpoint/CURRENT"}
+
+
+def test_the_control_socket_is_not_watched(watched):
+    listen = 'import socket; socket.socket(socket.AF_UNIX).bind("control.sock"); make("file", b"synced")\n'
+    watched.run(listen)
+    assert watched.lose() == {"file": b"synced"}
+    watched.run('os.unlink("control.sock"); ' + listen)
     assert watched.lose() == {"file": b"synced"}
 
 

@@ -247,6 +247,17 @@ def test_what_cannot_be_backed_up_is_said_in_one_line(start, data_dir, tmp_path)
     refused(data_dir, tmp_path / "none" / "copy", "does not exist")
     refused(data_dir, data_dir / "copy", "outside")
     refused(data_dir, "/proc/copy", "cannot be made")
+    refused(data_dir, "/proc", "is a mount point: name a new directory inside of it")
+    refused(data_dir, "", "name is empty")
+    refused(data_dir, os.fsdecode(bytes(tmp_path / "caf") + b"\xe9"), "not UTF-8")
+    assert not list(tmp_path.glob("caf*"))
+    (tmp_path / "gone").mkdir()
+    backup = [str(KCORAL), "backup", "--data-dir", str(data_dir), "copy"]
+    nowhere = subprocess.run(
+        ["sh", "-c", 'rmdir "$PWD" && exec "$@"', "sh", *backup], cwd=tmp_path / "gone", capture_output=True, text=True
+    )
+    assert (nowhere.returncode, nowhere.stdout, nowhere.stderr.count("\n")) == (1, "", 1), nowhere
+    assert "there is no working directory" in nowhere.stderr
     assert list(taken.iterdir()) == [taken / "theirs"] and not (tmp_path / "copy").exists()
     relative = back_up(data_dir, "copy/", cwd=tmp_path)
     assert relative[0] == 0 and str(tmp_path / "copy") in relative[1], relative

@@ -286,6 +286,7 @@ TEST_F(BackupTest, APlaceThatIsTakenOrCannotBeIsSaidSo) {
   EXPECT_THAT(failed(dir_.path() + "/none/below"), HasSubstr("does not exist"));
   EXPECT_THAT(failed("copy"), HasSubstr("absolute"));
   EXPECT_THAT(failed("/"), HasSubstr("name of its own"));
+  EXPECT_THAT(failed("/proc"), HasSubstr("mount point"));
   EXPECT_THAT(failed(data_dir_ + "/copy"), HasSubstr("outside"));
   EXPECT_THAT(failed(content_dir_ + "/copy"), HasSubstr("outside"));
   fs::create_directory_symlink(data_dir_, dir_.path() + "/link");
@@ -432,6 +433,27 @@ TEST(DatabaseSnapshotTest, ACopyHasWhatWasCommittedWhateverIsWrittenMeanwhile) {
   EXPECT_EQ(copy->query_text("SELECT count(*) FROM t WHERE length(filler) = 4000").value(), "2000");
   EXPECT_EQ(copy->query_text("SELECT count(*) FROM t").value(), "2000");
   EXPECT_EQ(copy->query_text("PRAGMA integrity_check").value(), "ok");
+}
+
+TEST(DatabaseSnapshotTest, TheLogThatGrewMeanwhileDoesNotStayAsLargeAsItWas) {
+  constexpr uint64_t kKeptBytes = 64 * limits::kMiB;
+  const TempDir dir;
+  const std::string path = dir.path() + "/database";
+  const auto writer = Database::open(path, Database::Access::kWriter).value();
+  ASSERT_EQ(writer->query_text("PRAGMA journal_mode=WAL").value(), "wal");
+  ASSERT_TRUE(writer->execute("CREATE TABLE t (n INTEGER PRIMARY KEY, filler BLOB)"));
+  auto insert = writer->prepare("INSERT INTO t (filler) VALUES (zeroblob(?))").value();
+  {
+    const auto snapshot = DatabaseSnapshot::take(path).value();
+    for (int i = 0; i < 5; ++i) {
+      ASSERT_TRUE(insert.execute(16 * limits::kMiB));
+      ASSERT_TRUE(writer->checkpoint_if_due());
+    }
+    EXPECT_GT(fs::file_size(path + "-wal"), kKeptBytes);
+  }
+  ASSERT_TRUE(writer->checkpoint_if_due());
+  ASSERT_TRUE(insert.execute(1));
+  EXPECT_LE(fs::file_size(path + "-wal"), kKeptBytes);
 }
 
 }  // namespace

@@ -49,7 +49,7 @@ TEST_F(PendingNotesTest, WhatIsPutBackComesBeforeWhatCameMeanwhile) {
   PendingNotes::ByRun taken;
   pending_.take_all(taken);
   ASSERT_TRUE(pending_.add(first_, record("later")));
-  pending_.put_back(std::move(taken));
+  EXPECT_FALSE(pending_.put_back(std::move(taken))) << "whoever was told of the later takes these, too";
   RunNotes all;
   pending_.take(first_, all);
   EXPECT_THAT(records_of(all), ElementsAre("running", "later"));
