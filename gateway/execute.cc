@@ -24,7 +24,7 @@ void ExecuteExchange::on_worker_wait_passed() {
                          waited.count())};
   auto rejection =
       std::make_shared<const schema::Answer>(schema::make_error_answer(call_id(), busy, limits::kRetryAfterSeconds));
-  store().reject_if_queued(call_id(), std::move(rejection), "the wait for a worker passed its limit");
+  store().reject_if_queued(call_id(), std::move(rejection), std::move(busy.message));
 }
 
 /// The request stays.

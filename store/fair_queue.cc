@@ -208,11 +208,15 @@ void FairQueue::push(const Item& item) {
   kind.rings[item.priority].queue(item.client);
 }
 
-void FairQueue::remove(const Item& item) {
+FairQueue::Item FairQueue::remove(const Item& item) {
   const MutexLock lock(mutex_);
   Kind& kind = *kinds_[item.for_several_gpus];
+  const auto entry = kind.by_seq.find(item.seq);
+  KCORAL_CHECK(entry != kind.by_seq.end());
+  Item removed = kind.item_of(entry, item.for_several_gpus);
   kind.remove(item);
   kind.rings[item.priority].unqueue(item.client);
+  return removed;
 }
 
 std::optional<FairQueue::Item> FairQueue::next(bool for_several_gpus) const {

@@ -60,7 +60,8 @@ class FairQueue {
   /// Requires: no item of that seq is queued.
   void push(const Item& item);
   /// It ended, or was cancelled, while it was queued. Requires: it is queued.
-  void remove(const Item& item);
+  /// Returns it with the times that the queue knows it by.
+  Item remove(const Item& item);
 
   /// Who is next; nullopt if none of that kind is queued.
   std::optional<Item> next(bool for_several_gpus) const;

@@ -127,12 +127,13 @@ SteadyTime RequestTable::steady_time_of(int64_t wall_us) const {
 
 void RequestTable::push(const FairQueue::Item& item) {
   queue_.push(item);
-  undo_log_.add([this, item] { queue_.remove(item); });
+  undo_log_.add([this, item] { (void)queue_.remove(item); });
 }
 
-void RequestTable::remove(const FairQueue::Item& item) {
-  queue_.remove(item);
-  undo_log_.add([this, item] { queue_.push(item); });
+FairQueue::Item RequestTable::remove(const FairQueue::Item& item) {
+  FairQueue::Item removed = queue_.remove(item);
+  undo_log_.add([this, removed] { queue_.push(removed); });
+  return removed;
 }
 
 Result<RequestTable::Row> RequestTable::load(const Uuid& request_id) {
@@ -405,16 +406,18 @@ Status RequestTable::finish_row(Row& row, const RunNotes& notes, Ended& ended, W
                                            static_cast<uint64_t>(text.size()), BlobValue{encoded.bytes});
     if (!inserted) return inserted;
   }
-  const schema::OutcomeTimes& times = completion.times;
+  schema::OutcomeTimes times = completion.times;
+  if (row.state == State::kQueued) {
+    const std::chrono::duration<double, std::milli> queued = clock_.now() - remove(row.item).queued;
+    times.queue_ms = queued.count();
+  }
   auto finished = finish_.execute(static_cast<int>(completion.state), notes.pid, json_of(notes.gpu_ids),
                                   row.audit.last_us, completion.error_kind, completion.error_message, times.queue_ms,
                                   times.elapsed_ms, times.lease_wait_ms, times.lease_held_ms,
                                   completion.results_summary, small != nullptr ? 0 : std::get<ContentId>(ended.answer),
                                   kept_bytes(ended), row.audit.next_seq, row.audit.last_us, row.seq);
   if (!finished) return finished;
-  if (row.state == State::kQueued) {
-    remove(row.item);
-  } else {
+  if (row.state != State::kQueued) {
     queue_.ended(row.request_id, std::chrono::microseconds(std::llround(times.elapsed_ms * 1000)));
   }
   return {};

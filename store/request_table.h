@@ -134,7 +134,7 @@ class RequestTable {
   Status record(Row& row, const std::vector<AuditRecord>& records);
 
   void push(const FairQueue::Item& item);
-  void remove(const FairQueue::Item& item);
+  FairQueue::Item remove(const FairQueue::Item& item);
   SteadyTime steady_time_of(int64_t wall_us) const;
 
   Database& database_;

@@ -21,10 +21,12 @@ TEST_F(CancelTest, AQueuedRequestEndsAtOnceAndNeverRuns) {
   const Uuid id = admitted(submission());
   Slot<Result<Store::AnswerPtr>> watched;
   store_->watch(id, watched.setter());
+  clock_.advance(std::chrono::milliseconds(250));
   EXPECT_EQ(cancel(id).value(), State::kCancelled);
   EXPECT_EQ(watched.get().value()->http_status, 409);
   EXPECT_EQ(state_of(id), State::kCancelled);
   EXPECT_EQ(status(id)->error_kind, "cancelled");
+  EXPECT_DOUBLE_EQ(status(id)->times->queue_ms, 250);
   EXPECT_FALSE(claim());
   EXPECT_EQ(store_->counts().queued, 0u);
   EXPECT_THAT(pool_.cancelled(), IsEmpty());
