@@ -71,7 +71,7 @@ class Retention {
   Status prepare(Database& database);
   void run();
   /// Whether there may be more to do.
-  Result<bool> step();
+  Result<bool> step() KCORAL_REQUIRES(pruning_mutex_);
   Result<std::vector<int64_t>> due_answers();
   /// Now, as far as ages are concerned.
   WallTime age_now() KCORAL_REQUIRES(pruning_mutex_);
