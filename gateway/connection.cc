@@ -304,7 +304,7 @@ bool Connection::take_chunked_body() {
 
 /// Answers an error after which nobody can say where the next request begins.
 void Connection::refuse(Error error) {
-  if (!request_id_) request_id_ = Uuid::made_at(Clock::system().wall_now());
+  if (!request_id_) request_id_ = fresh_request_id();
   body_complete_ = false;
   phase_ = Phase::kBody;
   response_ = error_response(*request_id_, error);

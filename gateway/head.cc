@@ -191,11 +191,13 @@ size_t RequestHead::count(std::string_view lowercase_name) const {
   }));
 }
 
+Uuid fresh_request_id() { return Uuid::made_at(Clock::system().wall_now()); }
+
 Uuid RequestHead::request_id() const {
   if (const auto text = sole("x-request-id")) {
     if (const auto id = Uuid::parse(*text)) return *id;
   }
-  return Uuid::made_at(Clock::system().wall_now());
+  return fresh_request_id();
 }
 
 Result<std::optional<size_t>> HeadScanner::scan(std::string_view bytes) {

@@ -32,6 +32,9 @@ struct BodyFraming {
   bool has_body() const { return chunked || content_length > 0; }
 };
 
+/// For a request whose client chose none.
+Uuid fresh_request_id();
+
 /// A request's line and headers, checked by `parse_head`.
 struct RequestHead {
   std::string method;  // as sent; may be one that nobody knows

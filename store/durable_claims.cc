@@ -54,6 +54,14 @@ void DurableStore::submit_arrival(Writer::Operation operation) {
                    .bytes = operation.bytes});
 }
 
+/// A 202 says what the commit made of its request.
+void DurableStore::note_assigned(RequestStatus& status, const Assignment& assignment, WallTime now) {
+  status.state = State::kAssigned;
+  status.attempt = assignment.claimed.claim.fence.attempt;
+  status.executor = assignment.executor.name;
+  status.started_at = std::max(now, status.submitted_at);
+}
+
 Result<AfterCommit> DurableStore::assign_queued() {
   ExecutorPool* const pool = pool_;
   // Left over by a transaction that was lost.
@@ -74,11 +82,7 @@ Result<AfterCommit> DurableStore::assign_queued() {
       const auto admitted = admitted_.find(assignment->claimed.claim.fence.request_id);
       if (admitted != admitted_.end()) {
         assignment->admitted = admitted->second;
-        RequestStatus& status = admitted->second->status;
-        status.state = State::kAssigned;
-        status.attempt = assignment->claimed.claim.fence.attempt;
-        status.executor = assignment->executor.name;
-        status.started_at = std::max(now, status.submitted_at);
+        if (auto& row = admitted->second->row) note_assigned(row->status, *assignment, now);
       }
       assigned_.push_back(std::move(assignment));
       failpoint("store.claim.applied");

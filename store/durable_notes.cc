@@ -60,6 +60,21 @@ void DurableStore::write_notes_soon() {
                   Writer::Urgency::kDelayed);
 }
 
+Writer::Operation DurableStore::after_notes(const Uuid& request_id, Writer::Operation operation) {
+  const auto taken = std::make_shared<PendingNotes::ByRun>();
+  return {.apply = [this, request_id, taken, apply = std::move(operation.apply)]() -> Result<AfterCommit> {
+            notes_.take(request_id, *taken);
+            if (auto written = write_notes(*taken); !written) return fail(written.error());
+            return apply();
+          },
+          .failed =
+              [this, taken, failed = std::move(operation.failed)](const Error& error) {
+                keep_notes(std::move(*taken));
+                failed(error);
+              },
+          .bytes = operation.bytes};
+}
+
 Status DurableStore::write_notes(const PendingNotes::ByRun& taken) {
   for (const auto& [fence, notes] : taken) {
     auto noted = requests_->note(fence, notes);

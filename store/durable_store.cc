@@ -235,8 +235,9 @@ void DurableStore::insert(const AdmittingPtr& admitting) {
          }
          if (admitted->kind == Admission::Kind::kAdmitted) {
            admitted_[admitting->submission.request_id] = admitting;
-           admitting->item = std::move(admitted->item);
-           admitting->status = status_when_queued(admitting->submission, now);
+           if (!admitting->submission.synchronous) {
+             admitting->row = {status_when_queued(admitting->submission, now), std::move(admitted->item)};
+           }
          }
          failpoint("store.admit.applied");
          return AfterCommit([this, admitting, kind = admitted->kind] {
@@ -244,17 +245,13 @@ void DurableStore::insert(const AdmittingPtr& admitting) {
            if (kind != Admission::Kind::kAdmitted) return admitting->done(Admission{kind, {}});
            ++queued_;
            (admitting->submission.synchronous ? meters_.admitted_synchronous : meters_.admitted_polled).add();
-           admitting->done(Admission{kind, {}, status_of(*admitting)});
+           Admission admission{kind, {}};
+           if (admitting->row) admission.status = with_position(std::move(*admitting->row));
+           admitting->done(std::move(admission));
          });
        },
        .failed = [this, admitting](const Error& error) { on_not_admitted(admitting, error); },
        .bytes = admitting->program.bytes.size()});
-}
-
-/// What the same transaction has assigned is queued no more.
-std::optional<RequestStatus> DurableStore::status_of(Admitting& admitting) const {
-  if (admitting.submission.synchronous) return std::nullopt;
-  return with_position({std::move(admitting.status), std::move(admitting.item)});
 }
 
 void DurableStore::on_not_admitted(const AdmittingPtr& admitting, const Error& error) {
@@ -424,37 +421,32 @@ void DurableStore::give_up(const Fence& fence, std::string reason, State gap_fro
   ending->token = std::move(token);
   const auto cancelled = std::make_shared<Ended>(
       cancelled_end(fence.request_id, fmt::format("cancelled; its run was lost by then: {}", reason)));
-  const auto notes = std::make_shared<PendingNotes::ByRun>();
-  submit_arrival({.apply = [this, ending, cancelled, notes, gap_from]() -> Result<AfterCommit> {
-                    failpoint("store.requeue.begun");
-                    notes_.take(ending->fence.request_id, *notes);
-                    if (auto written = write_notes(*notes); !written) return fail(written.error());
-                    Completion& completion = ending->ended.completion;
-                    auto given_up = requests_->requeue(ending->fence, completion.reason, gap_from, *cancelled,
-                                                       completion.records, clock_.wall_now());
-                    if (!given_up) return fail(given_up.error());
-                    failpoint("store.requeue.applied");
-                    return AfterCommit([this, ending, cancelled, given_up = *given_up] {
-                      failpoint("store.requeue.committed");
-                      if (given_up == RequestTable::GivenUp::kNoAttemptLeft) return end(ending);
-                      --in_progress_;
-                      outputs_.forget(ending->fence.request_id);
-                      if (given_up == RequestTable::GivenUp::kQueued) {
-                        ++queued_;
-                        meters_.requeued_lost.add();
-                      }
-                      if (given_up == RequestTable::GivenUp::kCancelled) {
-                        on_ended(ending->fence.request_id, *cancelled);
-                      }
-                      ending->done({});
-                    });
-                  },
-                  .failed =
-                      [this, ending, notes](const Error& error) {
-                        keep_notes(std::move(*notes));
-                        ending->done(fail(error));
-                      },
-                  .bytes = 0});
+  submit_arrival(after_notes(fence.request_id, {.apply = [this, ending, cancelled, gap_from]() -> Result<AfterCommit> {
+                                                  failpoint("store.requeue.begun");
+                                                  Completion& completion = ending->ended.completion;
+                                                  auto given_up = requests_->requeue(
+                                                      ending->fence, completion.reason, gap_from, *cancelled,
+                                                      completion.records, clock_.wall_now());
+                                                  if (!given_up) return fail(given_up.error());
+                                                  failpoint("store.requeue.applied");
+                                                  return AfterCommit([this, ending, cancelled, given_up = *given_up] {
+                                                    failpoint("store.requeue.committed");
+                                                    if (given_up == RequestTable::GivenUp::kNoAttemptLeft)
+                                                      return end(ending);
+                                                    --in_progress_;
+                                                    outputs_.forget(ending->fence.request_id);
+                                                    if (given_up == RequestTable::GivenUp::kQueued) {
+                                                      ++queued_;
+                                                      meters_.requeued_lost.add();
+                                                    }
+                                                    if (given_up == RequestTable::GivenUp::kCancelled) {
+                                                      on_ended(ending->fence.request_id, *cancelled);
+                                                    }
+                                                    ending->done({});
+                                                  });
+                                                },
+                                                .failed = [ending](const Error& error) { ending->done(fail(error)); },
+                                                .bytes = 0}));
 }
 
 // --- cancellation ---
@@ -464,30 +456,24 @@ void DurableStore::cancel(const Uuid& request_id, CancelBy by, std::function<voi
   if (!token) return done(fail(closed()));
   const std::string_view who = by == CancelBy::kClient ? "cancelled" : "cancelled, since its client had gone away,";
   const auto if_queued = std::make_shared<Ended>(cancelled_end(request_id, fmt::format("{} while it was queued", who)));
-  const auto notes = std::make_shared<PendingNotes::ByRun>();
-  writer_->submit({.apply = [this, request_id, by, if_queued, notes, done]() -> Result<AfterCommit> {
-                     failpoint("store.cancel.begun");
-                     notes_.take(request_id, *notes);
-                     if (auto written = write_notes(*notes); !written) return fail(written.error());
-                     auto cancelled = requests_->cancel(request_id, by, *if_queued, clock_.wall_now());
-                     if (!cancelled) return fail(cancelled.error());
-                     failpoint("store.cancel.applied");
-                     return AfterCommit([this, request_id, if_queued, done, cancelled = *cancelled] {
-                       failpoint("store.cancel.committed");
-                       if (cancelled.has_ended) {
-                         --queued_;
-                         on_ended(request_id, *if_queued);
-                       }
-                       if (cancelled.to_end) end_run(*cancelled.to_end);
-                       done(cancelled.state);
-                     });
-                   },
-                   .failed =
-                       [this, notes, done, token](const Error& error) {
-                         keep_notes(std::move(*notes));
-                         done(fail(error));
-                       },
-                   .bytes = 0});
+  writer_->submit(
+      after_notes(request_id, {.apply = [this, request_id, by, if_queued, done]() -> Result<AfterCommit> {
+                                 failpoint("store.cancel.begun");
+                                 auto cancelled = requests_->cancel(request_id, by, *if_queued, clock_.wall_now());
+                                 if (!cancelled) return fail(cancelled.error());
+                                 failpoint("store.cancel.applied");
+                                 return AfterCommit([this, request_id, if_queued, done, cancelled = *cancelled] {
+                                   failpoint("store.cancel.committed");
+                                   if (cancelled.has_ended) {
+                                     --queued_;
+                                     on_ended(request_id, *if_queued);
+                                   }
+                                   if (cancelled.to_end) end_run(*cancelled.to_end);
+                                   done(cancelled.state);
+                                 });
+                               },
+                               .failed = [done, token](const Error& error) { done(fail(error)); },
+                               .bytes = 0}));
 }
 
 void DurableStore::end_run(const Fence& fence) {

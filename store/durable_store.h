@@ -87,8 +87,7 @@ class DurableStore final : public Store {
     uint64_t blob_bytes = 0;
     std::vector<Digest> missing;
     bool found_queue_full = false;
-    FairQueue::Item item;
-    RequestStatus status;  // as the transaction leaves it
+    std::optional<Reader::StatusRow> row;  // of what is new and to be polled, as the transaction leaves it
   };
   /// A request that was assigned and is not with its executor yet.
   struct Assignment {
@@ -135,7 +134,6 @@ class DurableStore final : public Store {
   void on_blobs_held(const AdmittingPtr& admitting);
   Result<Admission> admission_without_blobs(const Admitting& admitting);
   void insert(const AdmittingPtr& admitting);
-  std::optional<RequestStatus> status_of(Admitting& admitting) const;
   void on_not_admitted(const AdmittingPtr& admitting, const Error& error);
 
   template <typename T>
@@ -150,6 +148,8 @@ class DurableStore final : public Store {
   void write_notes_soon();
   /// Within a transaction. What comes from an attempt that is over is passed over.
   Status write_notes(const PendingNotes::ByRun& taken);
+  /// `operation`, with what the request's runs have said of themselves written before it.
+  Writer::Operation after_notes(const Uuid& request_id, Writer::Operation operation);
 
   /// `look`, on a thread of `pool`: what the watch is told if the request has ended by then.
   WatchId watch_until(const Uuid& request_id, Watches::Done done, ThreadPool& pool,
@@ -159,6 +159,7 @@ class DurableStore final : public Store {
 
   /// What ends each batch of the writer.
   Result<Writer::AfterCommit> assign_queued();
+  static void note_assigned(RequestStatus& status, const Assignment& assignment, WallTime now);
   void on_assigned();
   void on_assigning_failed(const Error& error);
   void load_claim(const AssignmentPtr& assignment);
